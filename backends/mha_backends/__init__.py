@@ -1,0 +1,1 @@
+"""Who computes: one package per array library, each found through the entry-point group ``mha.backends``."""

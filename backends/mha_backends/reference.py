@@ -1,0 +1,109 @@
+"""The equations as a backend, slow on purpose: any array-API library, every dtype, every option.
+
+The equations know float32 and float64. This module widens half types to float32, takes the widest of query, bias and sink
+logits, and rounds once on the way out (MHA-NUM-3). The visible set is found from the arrays as they were given.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from mha_core import AttentionResult, Backend, Call, Claims, Projections, bind
+from mha_spec import equations
+from mha_spec.call import Array, dtype_name
+
+__all__ = ["attention", "create", "layer_in_a_loop", "merge_partials", "multi_head_attention"]
+
+_PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
+_FEATURES = frozenset(
+    {
+        "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
+        "scale", "softcap", "sink", "weights", "lse", "layer",
+    }
+)  # fmt: skip
+
+
+def attend(call: Call) -> AttentionResult:
+    """The equations in the widest type among the operands, rounded once to the query's."""
+    xp = array_api_compat.array_namespace(call.query)
+    operands = [x for x in (call.query, call.bias, call.sink_logits) if x is not None]
+    wide = xp.float64 if any(dtype_name(x) == "float64" for x in operands) else xp.float32
+    with np.errstate(all="ignore"):
+        widened = {
+            name: xp.astype(getattr(call, name), wide)
+            for name in ("query", "key", "value", "bias", "sink_logits")
+            if getattr(call, name) is not None
+        }
+        output, weights, lse = equations.attention(replace(call, **widened))
+        narrow = call.query.dtype
+        lse_type = xp.float64 if dtype_name(call.query) == "float64" else xp.float32
+        return AttentionResult(
+            xp.astype(output, narrow),
+            xp.astype(weights, narrow) if call.weights else None,
+            xp.astype(lse, lse_type) if call.lse else None,
+        )
+
+
+def linear(x: Array, w: Array, b: Array | None) -> Array:
+    """(..., i), (i, o), (o,) -> (..., o): X W + b, one term at a time, in float32 or better."""
+    xp = array_api_compat.array_namespace(x, w)
+    wide = xp.float64 if dtype_name(x) == "float64" else xp.float32
+    with np.errstate(all="ignore"):
+        y = equations.project(xp.astype(x, wide), xp.astype(w, wide), None if b is None else xp.astype(b, wide))
+        return xp.astype(y, x.dtype)
+
+
+def layer_in_a_loop(query: Array, key: Array, value: Array, projections: Projections, **options: Any) -> Array:
+    """The paper's form of 3.2.2: a loop over heads, each with its own W_i, then Concat and W^O (MHA-PROJ-5).
+
+    Takes float32 or float64 arrays and the options of ``attention``; gives the output ``(*batch, n, d_out)``.
+    """
+    q = equations.project_heads(query, projections.w_q, projections.b_q)
+    k = equations.project_heads(key, projections.w_k, projections.b_k)
+    v = equations.project_heads(value, projections.w_v, projections.b_v)
+    return equations.output_projection(attention(q, k, v, **options), projections.w_o, projections.b_o)
+
+
+def to_host(array: Array) -> Any:
+    """A NumPy array of the exact values; bfloat16 comes as float32."""
+    if dtype_name(array) == "bfloat16":
+        array = array_api_compat.array_namespace(array).astype(array, np.dtype("float32"))
+    return np.array(array)
+
+
+def from_host(values: Any, dtype: str) -> Array:
+    """A NumPy array of the named dtype; bfloat16 needs ml_dtypes."""
+    if dtype == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return np.asarray(values).astype(bfloat16)
+    return np.asarray(values).astype(dtype)
+
+
+_BACKEND = Backend(
+    name="reference",
+    attend=attend,
+    linear=linear,
+    to_host=to_host,
+    from_host=from_host,
+    devices=lambda: ("cpu",),
+    claims=Claims(
+        arrays=None,
+        dtypes=tuple(_PROFILES),
+        features=_FEATURES,
+        profiles=_PROFILES,
+        strict=True,
+        determinism="bit-exact",
+    ),
+)
+
+
+def create() -> Backend:
+    """The reference backend. It has no settings."""
+    return _BACKEND
+
+
+_api = bind(_BACKEND)
+attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials

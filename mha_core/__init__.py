@@ -1,0 +1,32 @@
+"""How a call runs: the door, the backends behind it, the layer on top of it. See ``load`` and ``bind``."""
+
+from mha_core.backend import FEATURES, Backend, Claims
+from mha_core.door import Api, bind, window_tokens
+from mha_core.errors import BackendUnavailable, SmallHeadWarning, Unsupported, Violation
+from mha_core.merge import merge_partials
+from mha_core.projections import Merged, Projections
+from mha_core.registry import Status, available, load
+from mha_spec.call import AttentionResult, Call
+from mha_spec.contract_layer import head_size
+
+__all__ = [
+    "FEATURES",
+    "Api",
+    "AttentionResult",
+    "Backend",
+    "BackendUnavailable",
+    "Call",
+    "Claims",
+    "Merged",
+    "Projections",
+    "SmallHeadWarning",
+    "Status",
+    "Unsupported",
+    "Violation",
+    "available",
+    "bind",
+    "head_size",
+    "load",
+    "merge_partials",
+    "window_tokens",
+]

@@ -1,0 +1,58 @@
+"""A backend is a value: functions and what they claim. No base class, no current backend, no registration by side effect."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from mha_spec.call import Array, AttentionResult, Call
+
+Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
+
+FEATURES = (
+    "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
+    "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "layer",
+)  # fmt: skip
+"""Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a backend says of itself, and is held to.
+
+    ``arrays`` is the root module of the arrays it takes (None: any one array-API library); ``profiles`` names the numeric
+    profile of each dtype (chapter 4); ``strict`` claims bitwise non-interference (MHA-MASK-19); ``determinism`` is MHA-EXEC-8.
+    """
+
+    arrays: str | None
+    dtypes: tuple[str, ...]
+    features: frozenset[str]
+    profiles: Mapping[str, str]
+    strict: bool
+    determinism: Determinism
+
+    def __post_init__(self) -> None:
+        if unknown := self.features - set(FEATURES):
+            raise ValueError(f"unknown features {sorted(unknown)}; known are {', '.join(FEATURES)}")
+        if self.determinism not in get_args(Determinism):
+            raise ValueError(f"determinism {self.determinism!r}; the classes are {', '.join(get_args(Determinism))}")
+        if set(self.profiles) != set(self.dtypes):
+            raise ValueError(f"profiles for {sorted(self.profiles)}, dtypes {sorted(self.dtypes)}: one profile per dtype")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """Who computes: ``attend`` takes a legal call and gives the arrays it asks for; it never judges legality.
+
+    ``linear(x (..., i), w (i, o), b (o,) | None) -> (..., o)`` accumulates in float32 or better and returns x's dtype.
+    ``to_host(array)`` gives a NumPy array of the exact values (bfloat16 widened to float32);
+    ``from_host(values, dtype)`` gives the library's array of the named dtype; ``devices()`` lists what can be used now.
+    """
+
+    name: str
+    attend: Callable[[Call], AttentionResult]
+    linear: Callable[[Array, Array, Array | None], Array]
+    to_host: Callable[[Array], Any]
+    from_host: Callable[[Any, str], Array]
+    devices: Callable[[], tuple[str, ...]]
+    claims: Claims
+    attend_vjp: Callable[..., Any] | None = None

@@ -1,0 +1,201 @@
+"""The one door: arguments in, a legal call to the backend, arrays out."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
+
+from mha_core.backend import Backend
+from mha_core.errors import Unsupported
+from mha_core.layer import multi_head
+from mha_core.merge import merge_partials
+from mha_core.projections import Projections
+from mha_spec.call import Array, AttentionResult, Call, dtype_name
+from mha_spec.contract import attention_call
+from mha_spec.contract_layer import check_layer
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """``attention``, 3.2.1: an array, or an ``AttentionResult`` where weights or lse are asked for (MHA-AUX-11)."""
+
+    @overload
+    def __call__(self, query: Array, key: Array, value: Array, *, return_weights: Literal[True], **options: Any) -> AttentionResult: ...
+    @overload
+    def __call__(self, query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Any) -> AttentionResult: ...
+    @overload
+    def __call__(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
+
+
+@runtime_checkable
+class MultiHeadAttention(Protocol):
+    """``multi_head_attention``, 3.2.2: as ``Attention``, with projections."""
+
+    @overload
+    def __call__(
+        self, query: Array, key: Array, value: Array, projections: Projections, *, return_weights: Literal[True], **options: Any
+    ) -> AttentionResult: ...
+    @overload
+    def __call__(
+        self, query: Array, key: Array, value: Array, projections: Projections, *, return_lse: Literal[True], **options: Any
+    ) -> AttentionResult: ...
+    @overload
+    def __call__(self, query: Array, key: Array, value: Array, projections: Projections, **options: Any) -> Array: ...
+
+
+@runtime_checkable
+class MergePartials(Protocol):
+    """``merge_partials``: the whole from the parts of a split key axis."""
+
+    def __call__(self, parts: Any) -> tuple[Array, Array]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Api:
+    """The public functions of one backend, as ``load`` and ``bind`` give them."""
+
+    name: str
+    backend: Backend
+    attention: Attention
+    multi_head_attention: MultiHeadAttention
+    merge_partials: MergePartials
+
+
+@lru_cache(maxsize=None)
+def bind(backend: Backend) -> Api:
+    """The public functions of ``backend``: each validates once, then computes. One backend, one ``Api``."""
+    library = backend.claims.arrays
+
+    def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
+        call = attention_call(query, key, value, library=library, **options)
+        _check_claims(call, backend)
+        return backend.attend(call)
+
+    def attention(
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        is_causal: bool = False,
+        query_offset: int | Array | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        key_lengths: int | Array | None = None,
+        query_segments: Array | None = None,
+        key_segments: Array | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sink_logits: Array | None = None,
+        dropout: None = None,
+        return_weights: bool = False,
+        return_lse: bool = False,
+    ) -> Any:
+        """Scaled dot-product attention on heads, section 3.2.1.
+
+        .. math:: Attention(Q, K, V) = softmax(scale \\cdot Q K^T + bias) V, \\quad over the visible keys
+
+        query ``(*batch, h, n, d_k)``, key ``(*batch, h_kv, m, d_k)``, value ``(*batch, h_kv, m, d_v)`` in one dtype;
+        output ``(*batch, h, n, d_v)`` in the same. ``mask`` is boolean, True = attend (MHA-MASK-2); ``bias`` is added after
+        the scale, and -inf in it hides (MHA-MASK-5); ``is_causal`` shows key j to query i iff j <= query_offset + i
+        (MHA-MASK-7); ``window`` is inclusive (MHA-MASK-10); ``key_lengths`` shows j < length (MHA-MASK-12); segments must be
+        equal (MHA-MASK-13). ``scale`` is 1/sqrt(d_k) by default; ``softcap`` c makes s into c*tanh(s/c) before the bias;
+        ``sink_logits (h,)`` take weight and give no value. With ``return_weights`` or ``return_lse`` the result is
+        ``AttentionResult(output, weights, lse)``: weights ``(*batch, h, n, m)`` per head, lse ``(*batch, h, n)`` natural log.
+        Raises ``Violation`` (a ValueError) for what the specification refuses, ``Unsupported`` for what this backend does
+        not claim. Source: Vaswani et al., Attention Is All You Need, 2017; the paper has no visible set, sink, bias or cap.
+        """
+        result = attend(
+            query, key, value, mask=mask, bias=bias, is_causal=is_causal, query_offset=query_offset, window=window,
+            key_lengths=key_lengths, query_segments=query_segments, key_segments=key_segments, scale=scale, softcap=softcap,
+            sink_logits=sink_logits, dropout=dropout, return_weights=return_weights, return_lse=return_lse,
+        )  # fmt: skip
+        return result if return_weights or return_lse else result.output
+
+    def multi_head_attention(
+        query: Array,
+        key: Array,
+        value: Array,
+        projections: Projections,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        is_causal: bool = False,
+        query_offset: int | Array | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        key_lengths: int | Array | None = None,
+        query_segments: Array | None = None,
+        key_segments: Array | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sink_logits: Array | None = None,
+        dropout: None = None,
+        return_weights: bool = False,
+        return_lse: bool = False,
+    ) -> Any:
+        """Multi-head attention, section 3.2.2: Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+        query ``(*batch, n, d_model)``, key ``(*batch, m, d_in_k)``, value ``(*batch, m, d_in_v)``; output
+        ``(*batch, n, d_out)``. ``projections`` holds one matrix per head. The options are those of ``attention`` and act on
+        the heads (MHA-PROJ-12). Raises as ``attention`` does, and MHA-PROJ-2 for projections that do not fit.
+        """
+        check_layer(query, key, value, projections, library)
+        options = {
+            "mask": mask, "bias": bias, "is_causal": is_causal, "query_offset": query_offset, "window": window,
+            "key_lengths": key_lengths, "query_segments": query_segments, "key_segments": key_segments, "scale": scale,
+            "softcap": softcap, "sink_logits": sink_logits, "dropout": dropout, "return_weights": return_weights,
+            "return_lse": return_lse,
+        }  # fmt: skip
+        if "layer" not in backend.claims.features:
+            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend))
+        result = multi_head(backend, attend, query, key, value, projections, options)
+        return result if return_weights or return_lse else result.output
+
+    return Api(
+        name=backend.name,
+        backend=backend,
+        attention=cast(Attention, attention),
+        multi_head_attention=cast(MultiHeadAttention, multi_head_attention),
+        merge_partials=merge_partials,
+    )
+
+
+def window_tokens(w: int) -> tuple[int, int]:
+    """The window of the last ``w`` tokens, the query's own included: ``(w - 1, 0)`` (MHA-MASK-23)."""
+    if isinstance(w, bool) or not isinstance(w, int) or w < 1:
+        raise ValueError(f"MHA-MASK-23: given window_tokens({w!r}); expected an int >= 1; a window holds at least the token itself")
+    return (w - 1, 0)
+
+
+def _check_claims(call: Call, backend: Backend) -> None:
+    """MHA-EXEC-9: what a backend does not claim it is not asked for."""
+    kind = dtype_name(call.query)
+    if kind not in backend.claims.dtypes:
+        raise Unsupported(backend.name, f"{kind} arrays", ", ".join(backend.claims.dtypes))
+    if missing := _features(call) - backend.claims.features:
+        raise Unsupported(backend.name, ", ".join(sorted(missing)), _claimed(backend))
+
+
+def _features(call: Call) -> set[str]:
+    sizes = call.sizes
+    left, right = call.band or (None, None)
+    asked = {
+        "mask": call.mask is not None,
+        "bias": call.bias is not None,
+        "causal": right == 0,
+        "window": left is not None or right not in (None, 0),
+        "offset": not isinstance(call.query_offset, int) or call.query_offset != 0,
+        "lengths": call.key_lengths is not None,
+        "segments": call.query_segments is not None,
+        "grouped": sizes.h != sizes.h_kv,
+        "d_v": sizes.d_k != sizes.d_v,
+        "scale": call.scale != (sizes.d_k**-0.5 if sizes.d_k else 1.0),
+        "softcap": call.softcap is not None,
+        "sink": call.sink_logits is not None,
+        "weights": call.weights,
+        "lse": call.lse,
+    }
+    return {name for name, wanted in asked.items() if wanted}
+
+
+def _claimed(backend: Backend) -> str:
+    return ", ".join(sorted(backend.claims.features)) or "plain attention alone"

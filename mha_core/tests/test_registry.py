@@ -1,0 +1,85 @@
+"""Backends by name, and what a missing, unknown or broken one says."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+import mha_core
+from mha_backends import reference
+from mha_core import BackendUnavailable, Unsupported, registry
+
+
+def entry(name, value):
+    return EntryPoint(name=name, value=value, group=registry.GROUP)
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    """Entry points of a test: a good one, one that fails on import, one that lacks a library, one that is no backend."""
+    found = [
+        entry("reference", "mha_backends.reference:create"),
+        entry("explodes", "mha_core.tests.no_such_module:create"),
+        entry("nothing", "builtins:dict"),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: found)
+    return found
+
+
+def test_a_name_gives_the_objects_that_the_package_exports():
+    assert mha_core.load("reference").attention is reference.attention
+    assert mha_core.load("reference").multi_head_attention is reference.multi_head_attention
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(plugins):
+    with pytest.raises(LookupError, match=r"MHA-EXEC-10: given backend 'torhc'; expected one of explodes, nothing, reference"):
+        mha_core.load("torhc")
+
+
+def test_a_missing_library_is_an_import_error_that_says_what_to_install(plugins):
+    with pytest.raises(BackendUnavailable, match="MHA-EXEC-10.*no_such_module"):
+        mha_core.load("explodes")
+
+
+def test_an_unknown_setting_is_a_type_error():
+    with pytest.raises(TypeError, match="colour"):
+        mha_core.load("reference", colour="blue")
+
+
+def test_a_broken_plugin_is_reported_and_harms_no_other(plugins):
+    states = {status.name: status.state for status in mha_core.available()}
+    assert states == {"reference": "ready", "explodes": "unavailable", "nothing": "broken"}
+
+
+def test_the_projects_own_backend_wins_over_a_plugin_of_the_same_name(plugins):
+    plugins.append(entry("reference", "builtins:dict"))
+    assert mha_core.load("reference").backend is reference.create()
+
+
+def test_what_a_backend_does_not_claim_is_unsupported():
+    own = reference.create()
+    claims = replace(own.claims, features=own.claims.features - {"softcap", "layer"}, dtypes=("float32",), profiles={"float32": "P32"})
+    api = mha_core.bind(replace(own, name="small", claims=claims))
+    x = np.ones((1, 2, 4), dtype="float32")
+    assert api.attention(x, x, x).dtype == "float32"
+    with pytest.raises(Unsupported, match=r"MHA-EXEC-9: backend 'small' was given softcap"):
+        api.attention(x, x, x, softcap=1.0)
+    with pytest.raises(Unsupported, match="float64 arrays"):
+        api.attention(*[x.astype("float64")] * 3)
+
+
+def test_importing_the_core_is_light():
+    code = "import sys, mha_core, mha_backends; print(sorted({'torch', 'cupy', 'mha_spec.equations'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_the_exports_are_the_public_interface():
+    assert all(hasattr(mha_core, name) for name in mha_core.__all__)
+    assert mha_core.__all__ == [
+        "FEATURES", "Api", "AttentionResult", "Backend", "BackendUnavailable", "Call", "Claims", "Merged", "Projections",
+        "SmallHeadWarning", "Status", "Unsupported", "Violation", "available", "bind", "head_size", "load",
+        "merge_partials", "window_tokens",
+    ]  # fmt: skip

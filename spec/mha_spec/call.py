@@ -1,0 +1,94 @@
+"""What a legal call is: the value that passes from the contract to a backend, and the value that comes back."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+Array: TypeAlias = Any
+Band: TypeAlias = tuple[int | None, int | None]
+
+FLOAT_WIDTHS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+"""The floating types of the specification, by name, with their width in bits (MHA-VAL-2)."""
+
+_names: dict[Any, str] = {}
+
+
+def dtype_name(array: Array) -> str:
+    """The name of an array's element type in any library: ``"float32"``, ``"bfloat16"``, ``"bool"``, ...
+
+    A byte-swapped NumPy type keeps its mark (``">f4"``) and is therefore no name that the contract knows.
+    """
+    dtype = array.dtype
+    known = (type(dtype), dtype)  # dtypes of two libraries may hash alike and must not be compared
+    name = _names.get(known)
+    if name is None:
+        name = _names[known] = str(dtype).rpartition(".")[2]
+    return name
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call: query ``(*batch, h, n, d_k)``, key ``(*batch, h_kv, m, d_k)``, value ``(..., m, d_v)``."""
+
+    batch: tuple[int, ...]
+    h: int
+    h_kv: int
+    n: int
+    m: int
+    d_k: int
+    d_v: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A complete and legal request for attention.
+
+    The arrays are the caller's own, with any strides; nothing is expanded or copied. What a kernel
+    may still branch on is shape and presence; what it need not ask is whether the call is legal.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    scale: float
+    softcap: float | None
+    mask: Array | None
+    """Boolean, of the scores' rank, each axis full or 1."""
+    bias: Array | None
+    """Real, of the scores' rank, each axis full or 1, in the query's dtype or a wider one."""
+    band: Band | None
+    """``(left, right)``: key j is visible to query i only if ``-left <= j - (query_offset + i) <= right``.
+    A causal mask is the band ``(None, 0)``; None on a side leaves that side open."""
+    query_offset: int | Array
+    """The position of query 0. A Python int has been clipped to where it can still matter; an array holds one
+    integer per batch item, any integer."""
+    key_lengths: int | Array | None
+    query_segments: Array | None
+    key_segments: Array | None
+    sink_logits: Array | None
+    dropout: None
+    weights: bool
+    lse: bool
+
+    @property
+    def sizes(self) -> Sizes:
+        *batch, h, n, d_k = self.query.shape
+        h_kv, m, d_v = self.value.shape[-3:]
+        return Sizes(tuple(batch), h, h_kv, n, m, d_k, d_v)
+
+    @property
+    def hides(self) -> bool:
+        """Whether some option of this call can hide a key from a query. It asks which options are there, never what they hold."""
+        return not (
+            self.mask is None
+            and self.bias is None
+            and self.band is None
+            and self.key_lengths is None
+            and self.query_segments is None
+        )
+
+
+class AttentionResult(NamedTuple):
+    """output ``(*batch, h, n, d_v)``; weights ``(*batch, h, n, m)`` and lse ``(*batch, h, n)``, None where not asked for."""
+
+    output: Array
+    weights: Array | None = None
+    lse: Array | None = None

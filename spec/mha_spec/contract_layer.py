@@ -1,0 +1,105 @@
+"""Chapter 2 for the layer and for merging: projections that fit, parts that fit, heads that divide."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from mha_spec.call import FLOAT_WIDTHS, Array, dtype_name
+from mha_spec.violation import Violation, describe, library_of
+
+
+class SmallHeadWarning(UserWarning):
+    """A layer constructor derived heads of fewer than 16 channels (MHA-PROJ-11)."""
+
+
+def head_size(d_model: int, n_heads: int) -> int:
+    """d_k = d_model / h, where a constructor derives it (MHA-PROJ-10). Raises ``Violation``; warns below 16 channels."""
+    if n_heads < 1 or d_model < 1 or d_model % n_heads:
+        raise Violation(
+            "MHA-PROJ-10", f"d_model = {d_model} and n_heads = {n_heads}", "d_model a positive multiple of n_heads",
+            "choose a divisor, or give d_k and d_v yourself: the paper's W_i need no divisibility",
+        )  # fmt: skip
+    d_k = d_model // n_heads
+    if d_k < 16:
+        warnings.warn(
+            f"MHA-PROJ-11: {n_heads} heads of {d_k} channels: a head below 16 channels can express little",
+            SmallHeadWarning, stacklevel=3,
+        )  # fmt: skip
+    return d_k
+
+
+def check_layer(query: Array, key: Array, value: Array, projections: Any, library: str | None = None) -> None:
+    """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library."""
+    if not hasattr(projections, "w_q"):
+        raise Violation("MHA-PROJ-2", f"projections of type {type(projections).__name__}", "Projections(w_q, w_k, w_v, w_o, ...)",
+                        "build them with Projections or Projections.from_merged")  # fmt: skip
+    arrays = {"query": query, "key": key, "value": value}
+    arrays |= {name: x for name, x in projections._asdict().items() if x is not None}
+    _alike("MHA-VAL-2", arrays, library)
+    for name in ("query", "key", "value"):
+        if len(arrays[name].shape) < 2:
+            raise Violation("MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "(*batch, length, width)", f"give {name} a length axis")
+    for name in ("w_q", "w_k", "w_v", "w_o"):
+        if len(arrays[name].shape) != 3:
+            raise Violation("MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "one matrix per head: rank 3",
+                            "split a merged matrix with Projections.from_merged")  # fmt: skip
+    h, _, d_k = projections.w_q.shape
+    h_kv = projections.w_k.shape[0]
+    d_v, d_out = projections.w_v.shape[-1], projections.w_o.shape[-1]
+    wanted = {
+        "w_q": (h, query.shape[-1], d_k), "w_k": (h_kv, key.shape[-1], d_k), "w_v": (h_kv, value.shape[-1], d_v),
+        "w_o": (h, d_v, d_out), "b_q": (h, d_k), "b_k": (h_kv, d_k), "b_v": (h_kv, d_v), "b_o": (d_out,),
+    }  # fmt: skip
+    for name, shape in wanted.items():
+        if name in arrays and tuple(arrays[name].shape) != tuple(shape):
+            raise Violation(
+                "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", f"{tuple(shape)} beside w_q {tuple(projections.w_q.shape)}",
+                "every head has a matrix of its own from the full width of its input",
+            )  # fmt: skip
+
+
+def check_parts(parts: Sequence[tuple[Array, Array]]) -> None:
+    """MHA-AUX-12: at least one part; outputs of one shape and dtype, each with the lse that belongs to it."""
+    if not isinstance(parts, Sequence) or not parts or any(not isinstance(p, tuple | list) or len(p) != 2 for p in parts):
+        raise Violation("MHA-AUX-12", f"parts of type {type(parts).__name__}", "a non-empty sequence of (output, lse) pairs",
+                        "write merge_partials([(output, lse), ...])")  # fmt: skip
+    arrays = {f"{name} {i}": x for i, part in enumerate(parts) for name, x in zip(("output", "lse"), part, strict=True)}
+    _alike(None, arrays, None)
+    output = parts[0][0]
+    kind = dtype_name(output)
+    lse_kind = "float64" if kind == "float64" else "float32"
+    for i, (o, lse) in enumerate(parts):
+        fits = (
+            kind in FLOAT_WIDTHS
+            and len(o.shape) >= 1
+            and tuple(o.shape) == tuple(output.shape)
+            and dtype_name(o) == kind
+            and tuple(lse.shape) == tuple(o.shape[:-1])
+            and dtype_name(lse) == lse_kind
+        )
+        if not fits:
+            raise Violation(
+                "MHA-AUX-12", f"part {i}: output {describe(o)}, lse {describe(lse)}",
+                f"output {describe(output)} with lse {lse_kind} {tuple(output.shape[:-1])}",
+                "merge parts of one attention, with the lse that return_lse gave",
+            )  # fmt: skip
+
+
+def _alike(dtype_clause: str | None, arrays: dict[str, Any], library: str | None) -> None:
+    """MHA-VAL-1 for any set of arrays, and one floating dtype where a clause asks for it."""
+    first = next(iter(arrays.values()))
+    wanted = library or library_of(first)
+    for name, x in arrays.items():
+        if not (hasattr(x, "shape") and hasattr(x, "dtype")) or library_of(x) != wanted:
+            raise Violation(
+                "MHA-VAL-1", f"{name} of type {type(x).__module__}.{type(x).__name__}", f"an array of {wanted}",
+                "convert it before the call; nothing is converted for you",
+            )  # fmt: skip
+    if dtype_clause is None:
+        return
+    kinds = {name: dtype_name(x) for name, x in arrays.items()}
+    if len(set(kinds.values())) != 1 or not set(kinds.values()) <= FLOAT_WIDTHS.keys():
+        raise Violation(
+            dtype_clause, ", ".join(f"{name} {kind}" for name, kind in kinds.items()),
+            f"one dtype among {', '.join(FLOAT_WIDTHS)}", "cast them to one dtype before the call",
+        )  # fmt: skip

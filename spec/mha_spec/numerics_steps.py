@@ -1,0 +1,245 @@
+"""Chapter 4, the steps: one function per line of the derivation, each the error that one step of attention may add.
+
+Arrays are NumPy float64; (*b h n m) unless a line says otherwise. ``p`` is the profile; u_m, u_a, u_s, u_S, u_P, u_o are the
+unit roundoffs of its multiplicand, accumulator, softmax, stored scores, stored weights and output. No result is NaN
+unless an input is.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mha_spec.profiles import COUNTS, TYPES, Profile
+from mha_spec.violation import Violation
+
+Reals: TypeAlias = npt.NDArray[np.float64]
+Truths: TypeAlias = npt.NDArray[np.bool_]
+
+LARGEST = TYPES["float64"].largest
+
+
+class Scores(NamedTuple):
+    """The true scores s, and delta: the most by which a computed score may be off."""
+
+    s: Reals
+    delta: Reals
+
+
+class Softmax(NamedTuple):
+    """The softmax of a row and its error. The last four hold one number per row, (*b h n 1)."""
+
+    A: Reals
+    log_A: Reals
+    E: Reals
+    L: Reals
+    lse: Reals
+    log_ell: Reals
+    keys: Reals
+
+
+def u(name: str | None) -> float:
+    """Unit roundoff of a type by name; 0 for None, a value that is not stored."""
+    return TYPES[name].u if name else 0.0
+
+
+def u_m(p: Profile) -> float:
+    """Unit roundoff of reading an operand: 0 where the multiplicand is the type of the inputs."""
+    return u(p.multiplicand) if p.multiplicand != p.io else 0.0
+
+
+def eta(name: str, p: Profile) -> float:
+    """What one rounding to the type may lose near zero."""
+    return TYPES[name].eta(p.flush)
+
+
+def gamma(k: Any, u: float) -> Any:
+    r"""k roundings: :math:`\gamma_k(u) = 2ku / (1 - 2ku)` (MHA-NUM-4).
+
+    Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1, bounds by it any product of k factors
+    :math:`(1 + e)^{\pm 1}`; the factor 2 is that of Arm's TOSA and admits every rounding mode. k may be an array.
+    Raises ``Violation`` where the formula has no meaning.
+    """
+    x = 2.0 * np.asarray(k, dtype=np.float64) * u
+    if np.any(x >= 1.0):
+        raise Violation(
+            "MHA-NUM-4",
+            f"{np.max(k):g} roundings of unit roundoff {u:g}",
+            "2ku < 1",
+            "the profile has no bound for this case: use fewer keys, a smaller d_k, or a wider accumulator",
+        )
+    return x / (1.0 - x)
+
+
+def both(*errors: Any) -> Any:
+    r"""Relative errors one after another: :math:`a \oplus b = (1 + a)(1 + b) - 1`."""
+    total: Any = 0.0
+    for e in errors:
+        total = total + e + total * e
+    return total
+
+
+def carried(x: Any, delta: Any, r: Any) -> Reals:
+    r"""The error of a value x that is already off by delta, after a step of relative error r.
+
+    :math:`\delta (1 + r) + r |x|`.
+    """
+    return np.asarray(delta * (1.0 + r) + r * np.abs(x))
+
+
+def rounded(B: Any, value: Reals, name: str, p: Profile) -> Reals:
+    r"""One rounding to the type ``name``, in any mode: :math:`(1 + 2u) B + 2u |value| + \eta`."""
+    return carried(value, B, 2.0 * u(name)) + eta(name, p)
+
+
+def excess(A: Reals, log_A: Reals, X: Any) -> Reals:
+    r""":math:`A (e^X - 1)` for :math:`A = e^{log\_A}`, which may have underflowed, and X of any size."""
+    grown = np.exp(np.clip(log_A, -LARGEST, LARGEST) + np.minimum(X, LARGEST)) - A
+    small = A * np.expm1(np.minimum(X, 1.0))
+    return np.minimum(np.where(X < 1.0, small, grown), LARGEST)
+
+
+# Scores
+
+
+def product_error(G: Reals, x: Reals, d_k: int, scale: float, p: Profile) -> Reals:
+    r"""The scaled product x, stored: :math:`(\gamma_d(u_a) \oplus \gamma_2(u_m) \oplus \gamma_4(u_s)) G + |scale| d \eta_a`.
+
+    :math:`G = |scale| |Q| |K|^T` is the classic bound of a dot product (Higham, section 3.1; the ratio in the test
+    programs of the BLAS; TOSA's ``bnd``). Where scores are stored, :math:`\gamma_1(u_S)` of x follows (MHA-NUM-6).
+    """
+    r = both(gamma(d_k, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)), gamma(COUNTS["scale"], u(p.softmax)))
+    floor = abs(scale) * d_k * eta(p.accumulator, p)
+    return carried(x, r * G + floor, gamma(COUNTS["stored"], u(p.scores)))
+
+
+def softcap_error(delta: Reals, c: float, p: Profile) -> Reals:
+    r""":math:`\min(\delta, 2c) + 12 u_s c + 6 u_S c` after :math:`c \tanh(s/c)` (MHA-ATTN-10).
+
+    The slope is at most 1, two capped scores differ by at most 2c, and tanh is granted 4 ulp (MHA-NUM-6).
+    """
+    roundings = COUNTS["softcap"] * u(p.softmax) + COUNTS["stored_softcap"] * u(p.scores)
+    return np.asarray(np.minimum(delta, 2.0 * c) + 2.0 * roundings * c)
+
+
+def bias_error(delta: Reals, s: Reals, bias: Reals, p: Profile) -> Reals:
+    r"""The finished score: :math:`\delta + (\gamma_3(u_s) + \gamma_1(u_S)) |b|`, then :math:`\gamma_3(u_s) \oplus \gamma_1(u_S)` of s.
+
+    The three roundings of b and of s serve kernels that work in base 2: log2(e) as a constant, its product, the sum.
+    """
+    store = gamma(COUNTS["stored"], u(p.scores))
+    delta = delta + (gamma(COUNTS["bias"], u(p.softmax)) + store) * np.abs(bias)
+    return carried(s, delta, both(gamma(COUNTS["score"], u(p.softmax)), store))
+
+
+def overflows(G: Reals, x: Reals, bias: Reals, s: Reals, scale: float, p: Profile) -> Truths:
+    """Where a partial sum or the score may leave the profile's range, so that no number can be promised.
+
+    Not where the score lies so far below the others that its weight is 0 either way.
+    """
+    top = TYPES[p.softmax].largest
+    limit = min(top, abs(scale) * TYPES[p.accumulator].largest)
+    rises, falls = (G + x) / 2.0 <= limit, (G - x) / 2.0 <= limit
+    lost = rises & (s <= -0.75 * top) & (bias <= 0.25 * top)
+    return np.asarray(~((rises & falls) | lost))
+
+
+# Softmax
+
+
+def softmax_error(scores: Scores, see: Truths, p: Profile) -> Softmax:
+    r"""Each row's A, and :math:`E = \delta + \gamma_1(u_s) T + \epsilon(T)`, :math:`L = \log \sum_j A_j e^{E_j}` (MHA-NUM-6).
+
+    :math:`T = |t| + \delta + \max_j (t_j + \delta_j)` bounds the computed :math:`|s - \max s|`. Blanchard, Higham and
+    Higham (2020) analyse the shifted softmax; that E + L is enough follows from Cauchy and Schwarz.
+    """
+    top = np.max(np.where(see, scores.s, -np.inf), axis=-1, keepdims=True, initial=-np.inf)  # (*b h n 1)
+    top = np.where(np.isfinite(top), top, 0.0)
+    t = np.where(see, np.clip(scores.s - top, -LARGEST, 0.0), 0.0)
+    out_of_range = np.isnan(scores.delta) | (np.abs(top) >= 0.5 * TYPES[p.softmax].largest)
+    delta = np.where(see, np.where(out_of_range, np.inf, scores.delta), 0.0)
+
+    e = np.where(see, np.exp(t), 0.0)
+    ell = np.sum(e, axis=-1, keepdims=True)  # (*b h n 1)
+    some = np.where(ell > 0.0, ell, 1.0)
+    A, log_A = e / some, t - np.log(some)
+
+    drift = np.max(np.where(see, t + delta, 0.0), axis=-1, keepdims=True, initial=0.0)
+    T = -t + delta + drift
+    E = delta + gamma(COUNTS["shift"], u(p.softmax)) * T + exp_error(T, p)
+    E = np.where(see, np.minimum(E, LARGEST), 0.0)
+    L = np.minimum(np.log1p(np.sum(excess(A, log_A, E), axis=-1, keepdims=True)), LARGEST)
+    lse = np.where(ell > 0.0, top + np.log(some), -np.inf)
+    keys = np.sum(see, axis=-1, keepdims=True, dtype=np.float64)
+    return Softmax(A, log_A, E, L, lse, np.log(some), keys)
+
+
+def exp_error(T: Reals, p: Profile) -> Reals:
+    r"""exp within 3 + 2T ulp, an ulp being 2u: :math:`\epsilon = x / (1 - \min(x, 1/2))` with :math:`x = 2 u_s (3 + 2T)`.
+
+    The quotient makes it a bound of :math:`|\log(1 \pm x)|`; past x = 1/2 the weight has underflowed, and
+    ``weight_floor`` pays. The ulps are those that OpenCL grants exp.
+    """
+    x = 2.0 * u(p.softmax) * (COUNTS["exp_ulps"] + COUNTS["exp_ulps_per_unit"] * T)
+    return np.asarray(x / (1.0 - np.minimum(x, 0.5)))
+
+
+def weight_floor(p: Profile) -> float:
+    r"""What a weight may lose near zero before it is stored: :math:`(6 + 2 |\log \eta_s|) \eta_s`, ulps of exp and division."""
+    near_zero = eta(p.softmax, p)
+    ulps = COUNTS["exp_ulps"] + COUNTS["normalise"] + COUNTS["exp_ulps_per_unit"] * abs(np.log(near_zero))
+    return float(ulps * near_zero)
+
+
+# Results
+
+
+def growth(keys: Reals, p: Profile) -> Reals:
+    r"""After exp: :math:`\rho = \gamma_1(u_P) + \gamma_1(u_m) + \gamma_n(u_a) + \gamma_n(u_s) + \gamma_3(u_s)`.
+
+    Store P, read V, sum PV, sum the row, divide (MHA-NUM-6).
+    """
+    reads = gamma(1, u(p.weights)) + gamma(1, u_m(p))
+    sums = gamma(keys, u(p.accumulator)) + gamma(keys, u(p.softmax))
+    return np.asarray(reads + sums + gamma(COUNTS["normalise"], u(p.softmax)))
+
+
+def output_error(soft: Softmax, V: Reals, dV: Reals, see: Truths, o: Reals, p: Profile) -> Reals:
+    r"""(*b h n d_v): :math:`B = (1 + 2u_o)[A (e^{E+L+\rho} - 1) (|V| + \Delta V) + A \Delta V + F] + 2 u_o |o| + \eta_o` (MHA-NUM-6).
+
+    :math:`F = (\eta_P + floor) e^{L + \rho} \sum_j |v_j| + 2 n \eta_a + \eta_s` is lost near zero. Weights may be normalised
+    before they are stored, hence no division by the row sum, unless the profile declares a scale for e^(s - max).
+    """
+    rho = growth(soft.keys, p)
+    near_zero: Any = eta(p.weights, p)
+    if p.weight_scale is not None:
+        near_zero = near_zero / p.weight_scale * np.exp(-soft.log_ell)
+    size = np.abs(V) + dV
+    F = (near_zero + weight_floor(p)) * np.minimum(np.exp(soft.L + rho), LARGEST) * (see @ size)
+    F = F + 2.0 * soft.keys * eta(p.accumulator, p) + eta(p.softmax, p)
+    B = excess(soft.A, soft.log_A, soft.E + soft.L + rho) @ size + soft.A @ dV + F
+    return rounded(B, o, p.output, p)
+
+
+def lse_error(soft: Softmax, p: Profile) -> Reals:
+    r"""(*b h n): :math:`L + \gamma_n(u_s) + \gamma_3(u_s)(1 + |lse| + \log \ell)` (MHA-NUM-7)."""
+    size = 1.0 + np.abs(soft.lse) + soft.log_ell
+    B = soft.L + gamma(soft.keys, u(p.softmax)) + gamma(COUNTS["lse"], u(p.softmax)) * size
+    return np.asarray(B[..., 0])
+
+
+def weights_error(soft: Softmax, p: Profile) -> Reals:
+    r""":math:`(1 + 2u_o)[A (e^{E + L + \gamma_n(u_s) + \gamma_3(u_s)} - 1) + floor] + 2 u_o A + \eta_o` (MHA-NUM-8)."""
+    rho = gamma(soft.keys, u(p.softmax)) + gamma(COUNTS["normalise"], u(p.softmax))
+    return rounded(excess(soft.A, soft.log_A, soft.E + soft.L + rho) + weight_floor(p), soft.A, p.output, p)
+
+
+def projection_error(x: Reals, dx: Reals, w: Reals, b: Reals, p: Profile) -> Reals:
+    r"""x W + b for x off by dx: :math:`\Delta x |W| + (\gamma_{i+1}(u_a) \oplus \gamma_2(u_m))((|x| + \Delta x) |W| + |b|)` (MHA-NUM-13).
+
+    x (*b h n i), w (h i o), b (h 1 o) -> (*b h n o). A running error analysis: Higham, section 3.3.
+    """
+    i = w.shape[-2]
+    r = both(gamma(i + 1, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)))
+    size = (np.abs(x) + dx) @ np.abs(w) + np.abs(b)
+    return np.asarray(dx @ np.abs(w) + r * size + i * eta(p.accumulator, p))
