@@ -1,7 +1,8 @@
 """The one door: arguments in, a legal call to the backend, arrays out."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from numbers import Integral
 from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
 from mha_core.backend import Backend
@@ -10,8 +11,10 @@ from mha_core.layer import multi_head
 from mha_core.merge import merge_partials
 from mha_core.projections import Projections
 from mha_spec.call import Array, AttentionResult, Call, dtype_name
-from mha_spec.contract import attention_call
+from mha_spec.contract import Violation, attention_call
 from mha_spec.contract_layer import check_layer
+from mha_spec.contract_options import checked_scale
+from mha_spec.violation import shown
 
 
 @runtime_checkable
@@ -19,9 +22,13 @@ class Attention(Protocol):
     """``attention``, 3.2.1: an array, or an ``AttentionResult`` where weights or lse are asked for (MHA-AUX-11)."""
 
     @overload
-    def __call__(self, query: Array, key: Array, value: Array, *, return_weights: Literal[True], **options: Any) -> AttentionResult: ...
+    def __call__(
+        self, query: Array, key: Array, value: Array, *, return_weights: Literal[True], **options: Any
+    ) -> AttentionResult: ...
     @overload
-    def __call__(self, query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Any) -> AttentionResult: ...
+    def __call__(
+        self, query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Any
+    ) -> AttentionResult: ...
     @overload
     def __call__(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
 
@@ -60,14 +67,15 @@ class Api:
     merge_partials: MergePartials
 
 
-@lru_cache(maxsize=None)
+@cache
 def bind(backend: Backend) -> Api:
     """The public functions of ``backend``: each validates once, then computes. One backend, one ``Api``."""
     library = backend.claims.arrays
 
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         call = attention_call(query, key, value, library=library, **options)
-        _check_claims(call, backend)
+        _check_dtype(query, backend)
+        _check_features(call, backend)
         return backend.attend(call)
 
     def attention(
@@ -139,14 +147,15 @@ def bind(backend: Backend) -> Api:
         the heads (MHA-PROJ-12). Raises as ``attention`` does, and MHA-PROJ-2 for projections that do not fit.
         """
         check_layer(query, key, value, projections, library)
+        _check_dtype(query, backend)
+        if "layer" not in backend.claims.features:
+            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend))
         options = {
             "mask": mask, "bias": bias, "is_causal": is_causal, "query_offset": query_offset, "window": window,
             "key_lengths": key_lengths, "query_segments": query_segments, "key_segments": key_segments, "scale": scale,
             "softcap": softcap, "sink_logits": sink_logits, "dropout": dropout, "return_weights": return_weights,
             "return_lse": return_lse,
         }  # fmt: skip
-        if "layer" not in backend.claims.features:
-            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend))
         result = multi_head(backend, attend, query, key, value, projections, options)
         return result if return_weights or return_lse else result.output
 
@@ -161,16 +170,25 @@ def bind(backend: Backend) -> Api:
 
 def window_tokens(w: int) -> tuple[int, int]:
     """The window of the last ``w`` tokens, the query's own included: ``(w - 1, 0)`` (MHA-MASK-23)."""
-    if isinstance(w, bool) or not isinstance(w, int) or w < 1:
-        raise ValueError(f"MHA-MASK-23: given window_tokens({w!r}); expected an int >= 1; a window holds at least the token itself")
-    return (w - 1, 0)
+    if not isinstance(w, Integral) or isinstance(w, bool) or w < 1:
+        raise Violation(
+            "MHA-MASK-23",
+            f"window_tokens({shown(w)})",
+            "an int >= 1",
+            "count the query's own token: a window holds at least that",
+        )
+    return (int(w) - 1, 0)
 
 
-def _check_claims(call: Call, backend: Backend) -> None:
+def _check_dtype(query: Array, backend: Backend) -> None:
     """MHA-EXEC-9: what a backend does not claim it is not asked for."""
-    kind = dtype_name(call.query)
+    kind = dtype_name(query)
     if kind not in backend.claims.dtypes:
         raise Unsupported(backend.name, f"{kind} arrays", ", ".join(backend.claims.dtypes))
+
+
+def _check_features(call: Call, backend: Backend) -> None:
+    """MHA-EXEC-9, for the options."""
     if missing := _features(call) - backend.claims.features:
         raise Unsupported(backend.name, ", ".join(sorted(missing)), _claimed(backend))
 
@@ -188,7 +206,7 @@ def _features(call: Call) -> set[str]:
         "segments": call.query_segments is not None,
         "grouped": sizes.h != sizes.h_kv,
         "d_v": sizes.d_k != sizes.d_v,
-        "scale": call.scale != (sizes.d_k**-0.5 if sizes.d_k else 1.0),
+        "scale": call.scale != checked_scale(None, sizes.d_k),
         "softcap": call.softcap is not None,
         "sink": call.sink_logits is not None,
         "weights": call.weights,

@@ -1,8 +1,11 @@
 """Attention over a split key axis: parts (output, lse) become the whole."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 import array_api_compat
+import numpy as np
 
 from mha_spec.call import Array
 from mha_spec.contract_layer import check_parts
@@ -19,23 +22,25 @@ def merge_partials(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """
     check_parts(parts)
     xp = array_api_compat.array_namespace(*(x for part in parts for x in part))
-    outputs, lses = zip(*parts, strict=True)
-    top = lses[0]
-    for lse in lses[1:]:
-        top = xp.maximum(top, lse)
-    shift = xp.where(top == -xp.inf, xp.zeros_like(top), top)
+    lses = [lse for _, lse in parts]
+    with np.errstate(all="ignore"):
+        top = reduce(xp.maximum, lses)
+        shift = xp.where(top == -xp.inf, xp.zeros_like(top), top)
+        shares = [xp.exp(lse - shift) for lse in lses]
+        total = reduce(add, shares)
+        total = xp.where(total == 0, xp.ones_like(total), total)
 
-    total = xp.zeros_like(top)
-    merged = xp.zeros_like(outputs[0], dtype=top.dtype)
-    seen = xp.zeros_like(top, dtype=xp.bool)
-    for output, lse in zip(outputs, lses, strict=True):
-        share = xp.exp(lse - shift)
-        part = share[..., None] * xp.astype(output, top.dtype)
-        there = lse != -xp.inf
-        merged = xp.where(there[..., None], xp.where(seen[..., None], merged + part, part), merged)
-        total = total + share
-        seen = seen | there
-    safe = xp.where(seen, total, xp.ones_like(total))
-    merged = xp.where(seen[..., None], merged / safe[..., None], xp.zeros_like(merged))
-    lse = xp.where(seen, shift + xp.log(safe), xp.full_like(top, -xp.inf))
-    return xp.astype(merged, outputs[0].dtype), lse
+        only_output, only_lse = xp.zeros_like(parts[0][0]), xp.full_like(top, -xp.inf)
+        merged = xp.zeros_like(only_output, dtype=top.dtype)
+        some = several = xp.zeros_like(top, dtype=xp.bool)
+        for (output, lse), share in zip(parts, shares, strict=True):
+            here = lse != -xp.inf
+            term = (share / total)[..., None] * xp.astype(output, top.dtype)
+            merged = xp.where(here[..., None], merged + term, merged)
+            only_output = xp.where(here[..., None], output, only_output)
+            only_lse = xp.where(here, lse, only_lse)
+            some, several = some | here, several | (some & here)
+        return (
+            xp.where(several[..., None], xp.astype(merged, only_output.dtype), only_output),
+            xp.where(several, shift + xp.log(total), only_lse),
+        )

@@ -1,11 +1,12 @@
 """The learned matrices of a layer, one per head as in the paper, and their merged form."""
 
+from numbers import Integral
 from typing import NamedTuple
 
 import array_api_compat
 
 from mha_spec.call import Array
-from mha_spec.contract import Violation
+from mha_spec.violation import Violation, describe, is_array, shown
 
 
 class Merged(NamedTuple):
@@ -78,7 +79,7 @@ class Projections(NamedTuple):
 
 def _split_columns(name: str, w: Array, count: int) -> Array:
     """(d_in, count*d) -> (count, d_in, d)"""
-    _check_divides(name, w, 2, w.shape[-1], count)
+    _check_divides(name, w, rank=2, axis=-1, count=count)
     xp = array_api_compat.array_namespace(w)
     return xp.moveaxis(xp.reshape(w, (w.shape[0], count, w.shape[1] // max(count, 1))), 1, 0)
 
@@ -92,7 +93,7 @@ def _join_columns(w: Array) -> Array:
 
 def _split_rows(name: str, x: Array, count: int) -> Array:
     """(count*d, ...) -> (count, d, ...)"""
-    _check_divides(name, x, 2 if name.startswith("w") else 1, x.shape[0], count)
+    _check_divides(name, x, rank=2 if name.startswith("w") else 1, axis=0, count=count)
     xp = array_api_compat.array_namespace(x)
     return xp.reshape(x, (count, x.shape[0] // max(count, 1), *x.shape[1:]))
 
@@ -103,9 +104,10 @@ def _join_rows(x: Array) -> Array:
     return xp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
-def _check_divides(name: str, x: Array, rank: int, width: int, count: int) -> None:
-    if len(x.shape) != rank or count < 0 or (width % count if count else width):
+def _check_divides(name: str, x: Array, *, rank: int, axis: int, count: int) -> None:
+    fits = isinstance(count, Integral) and count >= 0 and is_array(x) and len(x.shape) == rank
+    if not fits or (x.shape[axis] % count if count else x.shape[axis]):
         raise Violation(
-            "MHA-PROJ-6", f"{name} {tuple(x.shape)} for {count} heads", f"rank {rank} and a merged width that {count} divides",
+            "MHA-PROJ-6", f"{name} {describe(x)} for {shown(count)} heads", f"rank {rank} and a merged width that the heads divide",
             "give heads= and kv_heads= as the matrices were built; w is (d_in, heads*d), the transpose of torch's Linear.weight",
         )  # fmt: skip

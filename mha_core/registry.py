@@ -50,12 +50,11 @@ def _entries() -> dict[str, EntryPoint]:
 
 def _create(entry: EntryPoint, settings: dict[str, Any]) -> Backend:
     try:
-        create = entry.load()
+        backend = entry.load()(**settings)
     except BackendUnavailable:
         raise
     except ImportError as error:
         raise BackendUnavailable(entry.name, str(error), f"install what {_distribution(entry)} needs") from error
-    backend = create(**settings)
     if not isinstance(backend, Backend):
         raise TypeError(f"MHA-EXEC-10: entry point {entry.value} gave {type(backend).__name__}; expected a mha_core.Backend")
     return backend

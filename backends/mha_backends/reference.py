@@ -1,7 +1,7 @@
 """The equations as a backend, slow on purpose: any array-API library, every dtype, every option.
 
-The equations know float32 and float64. This module widens half types to float32, takes the widest of query, bias and sink
-logits, and rounds once on the way out (MHA-NUM-3). The visible set is found from the arrays as they were given.
+Whatever it is given it widens to float64, which is exact, so that the visible set is that of the arrays as they were given;
+it computes there, where no product of narrower numbers overflows, and rounds on the way out (MHA-NUM-3).
 """
 
 from dataclasses import replace
@@ -26,13 +26,11 @@ _FEATURES = frozenset(
 
 
 def attend(call: Call) -> AttentionResult:
-    """The equations in the widest type among the operands, rounded once to the query's."""
+    """The equations in float64, rounded to the query's type."""
     xp = array_api_compat.array_namespace(call.query)
-    operands = [x for x in (call.query, call.bias, call.sink_logits) if x is not None]
-    wide = xp.float64 if any(dtype_name(x) == "float64" for x in operands) else xp.float32
     with np.errstate(all="ignore"):
         widened = {
-            name: xp.astype(getattr(call, name), wide)
+            name: xp.astype(getattr(call, name), xp.float64)
             for name in ("query", "key", "value", "bias", "sink_logits")
             if getattr(call, name) is not None
         }
@@ -42,16 +40,21 @@ def attend(call: Call) -> AttentionResult:
         return AttentionResult(
             xp.astype(output, narrow),
             xp.astype(weights, narrow) if call.weights else None,
-            xp.astype(lse, lse_type) if call.lse else None,
+            _narrowed(lse, lse_type) if call.lse else None,
         )
 
 
+def _narrowed(lse: Array, dtype: Any) -> Array:
+    """-inf says that a row is empty (MHA-MASK-15): an lse beyond the narrower type becomes its largest number instead."""
+    xp = array_api_compat.array_namespace(lse)
+    return xp.astype(xp.where(xp.isinf(lse), lse, xp.clip(lse, -xp.finfo(dtype).max, xp.finfo(dtype).max)), dtype)
+
+
 def linear(x: Array, w: Array, b: Array | None) -> Array:
-    """(..., i), (i, o), (o,) -> (..., o): X W + b, one term at a time, in float32 or better."""
+    """(..., i), (i, o), (o,) -> (..., o): X W + b, one term at a time, in float64."""
     xp = array_api_compat.array_namespace(x, w)
-    wide = xp.float64 if dtype_name(x) == "float64" else xp.float32
     with np.errstate(all="ignore"):
-        y = equations.project(xp.astype(x, wide), xp.astype(w, wide), None if b is None else xp.astype(b, wide))
+        y = equations.project(*(x if x is None else xp.astype(x, xp.float64) for x in (x, w, b)))
         return xp.astype(y, x.dtype)
 
 
@@ -69,8 +72,9 @@ def layer_in_a_loop(query: Array, key: Array, value: Array, projections: Project
 def to_host(array: Array) -> Any:
     """A NumPy array of the exact values; bfloat16 comes as float32."""
     if dtype_name(array) == "bfloat16":
-        array = array_api_compat.array_namespace(array).astype(array, np.dtype("float32"))
-    return np.array(array)
+        xp = array_api_compat.array_namespace(array)
+        array = xp.astype(array, xp.float32)
+    return np.asarray(array).copy()
 
 
 def from_host(values: Any, dtype: str) -> Array:

@@ -6,7 +6,7 @@ import pytest
 
 from mha_core import bind
 
-NAMES = ("reference",)
+NAMES = ("reference", "numpy", "torch")
 
 
 @pytest.fixture(params=NAMES)

@@ -119,5 +119,7 @@ def test_a_finite_bias_hides_nothing(api, give):
         got = api.backend.to_host(api.attention(*map(give, (q, k, v)), bias=give(bias)))
         np.testing.assert_array_equal(got, [[[2.0]]])
     huge = np.asarray([[[-3e38, -3e38]]], "float32")
-    got = api.backend.to_host(api.attention(*map(give, (np.full((1, 1, 2), 3e38, "float32"), np.repeat(huge, 2, 1), v)), scale=1.0))
+    got = api.backend.to_host(
+        api.attention(*map(give, (np.full((1, 1, 2), 3e38, "float32"), np.repeat(huge, 2, 1), v)), scale=1.0)
+    )
     np.testing.assert_array_equal(got, [[[2.0]]])

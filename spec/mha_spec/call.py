@@ -61,6 +61,7 @@ class Call:
     """The position of query 0. A Python int has been clipped to where it can still matter; an array holds one
     integer per batch item, any integer."""
     key_lengths: int | Array | None
+    """A Python int has been clipped to 0 .. m; an array holds one integer per batch item, any integer."""
     query_segments: Array | None
     key_segments: Array | None
     sink_logits: Array | None

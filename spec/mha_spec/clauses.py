@@ -80,7 +80,7 @@ def load() -> Clauses:
 
 
 def read(file: Path) -> list[Clause]:
-    """The clauses of one chapter. Raises ``ValueError`` with file and line for a fence that belongs to no clause above it."""
+    """The clauses of one chapter. Raises ``ValueError`` with file and line for an example outside its clause or an open fence."""
     lines = file.read_text(encoding="utf-8").splitlines()
     chapter = next((line.lstrip("# ") for line in lines if line.startswith("# ")), file.stem)
     found: list[Clause] = []
@@ -96,7 +96,9 @@ def read(file: Path) -> list[Clause]:
     while at < len(lines):
         line = lines[at]
         if line.startswith("```"):
-            end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("```"))
+            end = next((i for i in range(at + 1, len(lines)) if lines[i].startswith("```")), None)
+            if end is None:
+                raise ValueError(f"{file}:{at + 1}: a fence that is never closed")
             if fence := _FENCE.fullmatch(line):
                 if opened is None or fence[1] != opened[1][1]:
                     raise ValueError(f"{file}:{at + 1}: an example of {fence[1]} stands outside that clause")
@@ -114,9 +116,7 @@ def read(file: Path) -> list[Clause]:
     return found
 
 
-def _clause(
-    opening: re.Match[str], block: list[str], examples: list[Example], chapter: str, file: Path, line: int
-) -> Clause:
+def _clause(opening: re.Match[str], block: list[str], examples: list[Example], chapter: str, file: Path, line: int) -> Clause:
     parts: dict[str, list[str]] = {"text": [opening[4]], "Why": [], "Needs": []}
     current = "text"
     for row in block:

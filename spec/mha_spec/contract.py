@@ -11,12 +11,20 @@ from typing import Any
 
 from mha_spec.call import FLOAT_WIDTHS, Array, Call, dtype_name
 from mha_spec.contract_options import (
-    check_flags, check_segments, check_sink_logits, checked_band, checked_bias, checked_integer,
-    checked_mask, checked_offset, checked_scale, checked_softcap,
-)  # fmt: skip
+    check_flags,
+    check_segments,
+    check_sink_logits,
+    checked_band,
+    checked_bias,
+    checked_lengths,
+    checked_mask,
+    checked_offset,
+    checked_scale,
+    checked_softcap,
+)
 from mha_spec.violation import Violation, describe, is_array, library_of, shown
 
-__all__ = ["Violation", "attention_call", "describe", "library_of"]
+__all__ = ["Violation", "attention_call", "check_float", "check_library", "describe", "library_of"]
 
 
 def attention_call(
@@ -53,8 +61,8 @@ def attention_call(
     integers = {"query_offset": query_offset, "key_lengths": key_lengths}
     arrays |= {name: x for name, x in optional.items() if x is not None}
     arrays |= {name: x for name, x in integers.items() if not (x is None or isinstance(x, Real))}
-    _same_library(arrays, library)
-    _same_float(query=query, key=key, value=value)
+    check_library(arrays, library)
+    check_float(query=query, key=key, value=value)
     _shapes_of_operands(query, key, value)
 
     *batch, h, n, d_k = query.shape
@@ -68,7 +76,7 @@ def attention_call(
     band = checked_band(is_causal, window)
     query_offset = checked_offset(query_offset, band, tuple(batch), n, m)
     if key_lengths is not None:
-        key_lengths = checked_integer("key_lengths", key_lengths, tuple(batch))
+        key_lengths = checked_lengths(key_lengths, tuple(batch), m)
     check_segments(query_segments, key_segments, tuple(batch), n, m)
     if sink_logits is not None:
         check_sink_logits(sink_logits, h, query)
@@ -86,25 +94,25 @@ def attention_call(
     )  # fmt: skip
 
 
-def _same_library(arrays: dict[str, Any], library: str | None) -> None:
-    """MHA-VAL-1: every array is of one library, the backend's own, and lives on one device."""
-    first = next(iter(arrays.values()))
-    device = getattr(first, "device", None)
-    wanted = library or (library_of(first) if is_array(first) else "one array library")
+def check_library(arrays: dict[str, Any], library: str | None = None) -> None:
+    """MHA-VAL-1: every array is of one library, the backend's own, and lives on one device, that of the first."""
+    first_name, first = next(iter(arrays.items()))
+    wanted = library or (library_of(first) if is_array(first) else "an array library, such as numpy")
     for name, x in arrays.items():
         if not is_array(x) or library_of(x) != wanted:
             raise Violation(
-                "MHA-VAL-1", f"{name} of type {type(x).__module__}.{type(x).__name__}", f"an array of {wanted}",
-                f"convert it before the call; {wanted} arrays are taken, others are not converted",
+                "MHA-VAL-1", f"{name} of type {type(x).__module__}.{type(x).__name__}", f"a plain array of {wanted}",
+                "convert it before the call; nothing is converted for you",
             )  # fmt: skip
-        if getattr(x, "device", None) != device:
+        if getattr(x, "device", None) != getattr(first, "device", None):
             raise Violation(
-                "MHA-VAL-1", f"{name} on {x.device}", f"every array on query's device, {device}", f"move {name} there first"
-            )
+                "MHA-VAL-1", f"{name} on {x.device}", f"every array on the device of {first_name}, {first.device}",
+                f"move {name} there first",
+            )  # fmt: skip
 
 
-def _same_float(**arrays: Array) -> None:
-    """MHA-VAL-2: query, key and value share one floating type."""
+def check_float(**arrays: Array) -> None:
+    """MHA-VAL-2: query, key and value, and the projections of a layer, share one floating type."""
     names = {name: dtype_name(x) for name, x in arrays.items()}
     kinds = set(names.values())
     if len(kinds) != 1 or not kinds <= FLOAT_WIDTHS.keys():
@@ -126,9 +134,7 @@ def _shapes_of_operands(query: Array, key: Array, value: Array) -> None:
             f"add a head axis: {short}[None]" if short else "give the three the same axes",
         )  # fmt: skip
     if not q[:-3] == k[:-3] == v[:-3]:
-        raise Violation(
-            "MHA-VAL-4", given, "equal batch axes", "expand the smaller operand; batch axes are not broadcast"
-        )
+        raise Violation("MHA-VAL-4", given, "equal batch axes", "expand the smaller operand; batch axes are not broadcast")
     if q[-1] != k[-1]:
         raise Violation(
             "MHA-VAL-5", given, f"one width d_k for query and key, not {q[-1]} and {k[-1]}", "project both to one width"

@@ -2,10 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from mha_spec.call import FLOAT_WIDTHS, Array, dtype_name
-from mha_spec.violation import Violation, describe, library_of
+from mha_spec.contract import check_float, check_library
+from mha_spec.violation import Violation, describe, shown
+
+_MATRICES = ("w_q", "w_k", "w_v", "w_o")
 
 
 class SmallHeadWarning(UserWarning):
@@ -14,9 +18,10 @@ class SmallHeadWarning(UserWarning):
 
 def head_size(d_model: int, n_heads: int) -> int:
     """d_k = d_model / h, where a constructor derives it (MHA-PROJ-10). Raises ``Violation``; warns below 16 channels."""
-    if n_heads < 1 or d_model < 1 or d_model % n_heads:
+    integers = isinstance(d_model, Integral) and isinstance(n_heads, Integral)
+    if not integers or n_heads < 1 or d_model < 1 or d_model % n_heads:
         raise Violation(
-            "MHA-PROJ-10", f"d_model = {d_model} and n_heads = {n_heads}", "d_model a positive multiple of n_heads",
+            "MHA-PROJ-10", f"d_model = {shown(d_model)} and n_heads = {shown(n_heads)}", "d_model a positive multiple of n_heads",
             "choose a divisor, or give d_k and d_v yourself: the paper's W_i need no divisibility",
         )  # fmt: skip
     d_k = d_model // n_heads
@@ -30,16 +35,19 @@ def head_size(d_model: int, n_heads: int) -> int:
 
 def check_layer(query: Array, key: Array, value: Array, projections: Any, library: str | None = None) -> None:
     """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library."""
-    if not hasattr(projections, "w_q"):
+    if getattr(projections, "_fields", ())[:4] != _MATRICES:
         raise Violation("MHA-PROJ-2", f"projections of type {type(projections).__name__}", "Projections(w_q, w_k, w_v, w_o, ...)",
                         "build them with Projections or Projections.from_merged")  # fmt: skip
     arrays = {"query": query, "key": key, "value": value}
-    arrays |= {name: x for name, x in projections._asdict().items() if x is not None}
-    _alike("MHA-VAL-2", arrays, library)
+    arrays |= {name: x for name, x in projections._asdict().items() if x is not None or name in _MATRICES}
+    check_library(arrays, library)
+    check_float(**arrays)
     for name in ("query", "key", "value"):
         if len(arrays[name].shape) < 2:
-            raise Violation("MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "(*batch, length, width)", f"give {name} a length axis")
-    for name in ("w_q", "w_k", "w_v", "w_o"):
+            raise Violation(
+                "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "(*batch, length, width)", f"give {name} a length axis"
+            )
+    for name in _MATRICES:
         if len(arrays[name].shape) != 3:
             raise Violation("MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "one matrix per head: rank 3",
                             "split a merged matrix with Projections.from_merged")  # fmt: skip
@@ -62,9 +70,9 @@ def check_parts(parts: Sequence[tuple[Array, Array]]) -> None:
     """MHA-AUX-12: at least one part; outputs of one shape and dtype, each with the lse that belongs to it."""
     if not isinstance(parts, Sequence) or not parts or any(not isinstance(p, tuple | list) or len(p) != 2 for p in parts):
         raise Violation("MHA-AUX-12", f"parts of type {type(parts).__name__}", "a non-empty sequence of (output, lse) pairs",
-                        "write merge_partials([(output, lse), ...])")  # fmt: skip
+                        "write merge_partials([(part.output, part.lse) for part in results])")  # fmt: skip
     arrays = {f"{name} {i}": x for i, part in enumerate(parts) for name, x in zip(("output", "lse"), part, strict=True)}
-    _alike(None, arrays, None)
+    check_library(arrays)
     output = parts[0][0]
     kind = dtype_name(output)
     lse_kind = "float64" if kind == "float64" else "float32"
@@ -83,23 +91,3 @@ def check_parts(parts: Sequence[tuple[Array, Array]]) -> None:
                 f"output {describe(output)} with lse {lse_kind} {tuple(output.shape[:-1])}",
                 "merge parts of one attention, with the lse that return_lse gave",
             )  # fmt: skip
-
-
-def _alike(dtype_clause: str | None, arrays: dict[str, Any], library: str | None) -> None:
-    """MHA-VAL-1 for any set of arrays, and one floating dtype where a clause asks for it."""
-    first = next(iter(arrays.values()))
-    wanted = library or library_of(first)
-    for name, x in arrays.items():
-        if not (hasattr(x, "shape") and hasattr(x, "dtype")) or library_of(x) != wanted:
-            raise Violation(
-                "MHA-VAL-1", f"{name} of type {type(x).__module__}.{type(x).__name__}", f"an array of {wanted}",
-                "convert it before the call; nothing is converted for you",
-            )  # fmt: skip
-    if dtype_clause is None:
-        return
-    kinds = {name: dtype_name(x) for name, x in arrays.items()}
-    if len(set(kinds.values())) != 1 or not set(kinds.values()) <= FLOAT_WIDTHS.keys():
-        raise Violation(
-            dtype_clause, ", ".join(f"{name} {kind}" for name, kind in kinds.items()),
-            f"one dtype among {', '.join(FLOAT_WIDTHS)}", "cast them to one dtype before the call",
-        )  # fmt: skip

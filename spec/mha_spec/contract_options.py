@@ -104,6 +104,12 @@ def checked_offset(offset: Any, band: Band | None, batch: tuple[int, ...], n: in
     return offset
 
 
+def checked_lengths(lengths: Any, batch: tuple[int, ...], m: int) -> int | Array:
+    """MHA-VAL-13; a Python int is clipped to 0 .. m, beyond which it says nothing more (MHA-VAL-21)."""
+    lengths = checked_integer("key_lengths", lengths, batch)
+    return max(0, min(lengths, m)) if isinstance(lengths, int) else lengths
+
+
 def checked_integer(name: str, x: Any, batch: tuple[int, ...]) -> Any:
     """MHA-VAL-13: a Python int, or an integer array of exactly the batch shape."""
     if isinstance(x, Integral) and not isinstance(x, bool):
@@ -145,7 +151,10 @@ def checked_scale(scale: Any, d_k: int) -> float:
         return 1.0 / math.sqrt(d_k) if d_k else 1.0
     if not _is_finite_real(scale):
         raise Violation(
-            "MHA-VAL-16", f"scale={shown(scale)}", "a finite Python number or None for 1/sqrt(d_k)", "scale the query for anything else"
+            "MHA-VAL-16",
+            f"scale={shown(scale)}",
+            "a finite Python number or None for 1/sqrt(d_k)",
+            "scale the query for anything else",
         )
     return float(scale)
 
@@ -155,7 +164,9 @@ def checked_softcap(softcap: Any) -> float | None:
     if softcap is None:
         return None
     if not _is_finite_real(softcap) or float(softcap) <= 0:
-        raise Violation("MHA-VAL-17", f"softcap={shown(softcap)}", "a finite number > 0, or None for no cap", "write None, not 0 or -1")
+        raise Violation(
+            "MHA-VAL-17", f"softcap={shown(softcap)}", "a finite number > 0, or None for no cap", "write None, not 0 or -1"
+        )
     return float(softcap)
 
 

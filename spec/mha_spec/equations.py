@@ -39,13 +39,16 @@ def heads(x: Float[Array, "*b h_kv m d"], h: int) -> Float[Array, "*b h m d"]:
 
 
 def scores(Q: Float[Array, "*b h n d_k"], K: Float[Array, "*b h m d_k"], scale: float) -> Float[Array, "*b h n m"]:
-    """(*b h n d_k), (*b h m d_k) -> (*b h n m): S_ij = scale * sum_c q_ic k_jc (MHA-ATTN-1)."""
+    """(*b h n d_k), (*b h m d_k) -> (*b h n m): S_ij = scale * sum_c q_ic k_jc (MHA-ATTN-1).
+
+    The sum is kept finite, so that the scale 0 gives 0 where it overflowed (MHA-ATTN-3).
+    """
     xp = array_api_compat.array_namespace(Q, K)
     *b, n, d_k = Q.shape
     S = xp.zeros((*b, n, K.shape[-2]), dtype=Q.dtype, device=array_api_compat.device(Q))
     for c in range(d_k):
         S = S + Q[..., :, c][..., :, None] * K[..., :, c][..., None, :]
-    return scale * S
+    return scale * finite(S)
 
 
 def capped(S: Float[Array, "*b h n m"], c: float) -> Float[Array, "*b h n m"]:
@@ -87,7 +90,9 @@ def visible(call: Call) -> Bool[Array, "*b h n m"]:
     return see
 
 
-def in_band(i: Integer[Array, "n 1"], j: Integer[Array, "1 m"], band: tuple[int | None, int | None], offset: Any) -> Bool[Array, "..."]:
+def in_band(
+    i: Integer[Array, "n 1"], j: Integer[Array, "1 m"], band: tuple[int | None, int | None], offset: Any
+) -> Bool[Array, "..."]:
     """(n 1), (1 m) -> (n m), or (*b 1 n m) for an offset per batch item: -left <= j - (offset + i) <= right (MHA-MASK-10).
 
     A causal mask is the band (None, 0) (MHA-MASK-7). An array offset is first clipped to where it can still matter, so that
@@ -110,9 +115,7 @@ def in_band(i: Integer[Array, "n 1"], j: Integer[Array, "1 m"], band: tuple[int 
 def within_length(j: Integer[Array, "1 m"], lengths: Any) -> Bool[Array, "..."]:
     """(1 m) -> (1 m), or (*b 1 1 m) for a length per batch item: j < length (MHA-MASK-12)."""
     xp = array_api_compat.array_namespace(j)
-    if isinstance(lengths, int):
-        return j < max(0, min(lengths, j.shape[1]))
-    return j < xp.astype(lengths, xp.int64)[..., None, None, None]
+    return j < (lengths if isinstance(lengths, int) else xp.astype(lengths, xp.int64)[..., None, None, None])
 
 
 def same_segment(query_segments: Integer[Array, "*b n"], key_segments: Integer[Array, "*b m"]) -> Bool[Array, "*b 1 n m"]:
@@ -161,14 +164,16 @@ def weighted_sum(
 ) -> Float[Array, "*b h n d_v"]:
     """(*b h n m), (*b h m d_v) -> (*b h n d_v): O_i = sum over visible j of A_ij v_j (MHA-ATTN-6)."""
     xp = array_api_compat.array_namespace(A, V)
-    O = xp.zeros((*A.shape[:-1], V.shape[-1]), dtype=A.dtype, device=array_api_compat.device(A))  # noqa: E741
+    O = xp.zeros((*A.shape[:-1], V.shape[-1]), dtype=A.dtype, device=array_api_compat.device(A))
     for j in range(V.shape[-2]):
         term = A[..., :, j][..., :, None] * V[..., j, :][..., None, :]
-        O = xp.where(see[..., :, j][..., :, None], O + term, O)  # noqa: E741
+        O = xp.where(see[..., :, j][..., :, None], O + term, O)
     return O
 
 
-def project(X: Float[Array, "*b n d_in"], W_i: Float[Array, "d_in d"], b_i: Float[Array, " d"] | None) -> Float[Array, "*b n d"]:
+def project(
+    X: Float[Array, "*b n d_in"], W_i: Float[Array, "d_in d"], b_i: Float[Array, " d"] | None
+) -> Float[Array, "*b n d"]:
     """(*b n d_in), (d_in d) -> (*b n d): X W_i + b_i, from the full width of X (MHA-PROJ-1, MHA-PROJ-4)."""
     xp = array_api_compat.array_namespace(X, W_i)
     Y = xp.zeros((*X.shape[:-1], W_i.shape[-1]), dtype=X.dtype, device=array_api_compat.device(X))
@@ -177,7 +182,9 @@ def project(X: Float[Array, "*b n d_in"], W_i: Float[Array, "d_in d"], b_i: Floa
     return Y if b_i is None else Y + b_i
 
 
-def project_heads(X: Float[Array, "*b n d_in"], W: Float[Array, "h d_in d"], b: Float[Array, "h d"] | None) -> Float[Array, "*b h n d"]:
+def project_heads(
+    X: Float[Array, "*b n d_in"], W: Float[Array, "h d_in d"], b: Float[Array, "h d"] | None
+) -> Float[Array, "*b h n d"]:
     """(*b n d_in), one W_i per head -> (*b h n d): the loop over heads that the merged form replaces (MHA-PROJ-5)."""
     xp = array_api_compat.array_namespace(X, W)
     projected = [project(X, W[i, :, :], None if b is None else b[i, :]) for i in range(W.shape[0])]
@@ -188,7 +195,7 @@ def project_heads(X: Float[Array, "*b n d_in"], W: Float[Array, "h d_in d"], b: 
 def concatenate(head: Float[Array, "*b h n d_v"]) -> Float[Array, "*b n hd_v"]:
     """(*b h n d_v) -> (*b n h*d_v): Concat(head_1, ..., head_h), head 0 first (MHA-PROJ-3)."""
     xp = array_api_compat.array_namespace(head)
-    *b, h, n, d_v = head.shape
+    *b, h, n, _ = head.shape
     empty = xp.zeros((*b, n, 0), dtype=head.dtype, device=array_api_compat.device(head))
     return xp.concat([empty, *(head[..., i, :, :] for i in range(h))], axis=-1)
 

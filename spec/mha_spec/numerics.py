@@ -18,11 +18,34 @@ import numpy as np
 
 from mha_spec.call import AttentionResult
 from mha_spec.numerics_steps import (
-    LARGEST, Reals, Scores, Truths, bias_error, carried, gamma, lse_error, output_error, overflows,
-    product_error, projection_error, rounded, softcap_error, softmax_error, u, weights_error,
+    LARGEST,
+    Reals,
+    Scores,
+    Truths,
+    bias_error,
+    carried,
+    gamma,
+    lse_error,
+    output_error,
+    overflows,
+    product_error,
+    projection_error,
+    rescalings,
+    rounded,
+    softcap_error,
+    softmax_error,
+    u,
+    weights_error,
 )  # fmt: skip
 from mha_spec.profiles import (
-    CONSTANTS_VERSION, COUNTS, PROFILES, TYPES, FloatType, Profile, constants, constants_hash,
+    CONSTANTS_VERSION,
+    COUNTS,
+    PROFILES,
+    TYPES,
+    FloatType,
+    Profile,
+    constants,
+    constants_hash,
 )  # fmt: skip
 
 __all__ = [
@@ -98,9 +121,7 @@ def layer_bound(
     return _doubled(heads._replace(output=dy[..., 0, :, :], truth=truth), p)
 
 
-def merge_bound(
-    parts: Sequence[tuple[Reals, Reals]], errors: Sequence[tuple[Reals, Reals]] | None, profile: Profile
-) -> Bounds:
+def merge_bound(parts: Sequence[tuple[Reals, Reals]], errors: Sequence[tuple[Reals, Reals]] | None, profile: Profile) -> Bounds:
     """True parts (output (*b h n d_v), lse (*b h n)) -> Bounds of their merge (MHA-NUM-9).
 
     ``errors`` are bounds of the parts' own output and lse; None where the parts are exact. A merge is a softmax over the
@@ -116,16 +137,14 @@ def merge_bound(
         dV, delta = _stacked(exact if errors is None else errors)
         see = lses != -np.inf
         s, V = np.where(see, _tame(lses), 0.0), _tame(outputs)
-        soft = softmax_error(Scores(s, carried(s, delta, gamma(1, u(p.softmax)))), see, p)
+        soft = softmax_error(Scores(s, carried(s, delta, gamma(1, u(p.softmax)))), see, 0, p)
         o = soft.A @ V
         alone = np.sum(see, axis=-1, keepdims=True) <= 1  # (*b h n 1 1)
         B = np.where(alone, np.sum(np.where(see.mT, dV, 0.0), axis=-2, keepdims=True), output_error(soft, V, dV, see, o, p))
         lse_B = np.where(alone[..., 0], np.sum(np.where(see, delta, 0.0), axis=-1), lse_error(soft, p))
         nan = np.any(np.isnan(lses), axis=-1)  # (*b h n 1)
         nan_o = nan[..., None] | (see @ np.isnan(outputs))
-        truth = AttentionResult(
-            np.where(nan_o, np.nan, o)[..., 0, :], None, np.where(nan, np.nan, soft.lse[..., 0])[..., 0]
-        )
+        truth = AttentionResult(np.where(nan_o, np.nan, o)[..., 0, :], None, np.where(nan, np.nan, soft.lse[..., 0])[..., 0])
         bounds = Bounds(np.where(nan_o, 0.0, _known(B))[..., 0, :], np.where(nan, 0.0, lse_B)[..., 0], None, truth)
     return _doubled(bounds, profile)
 
@@ -146,7 +165,10 @@ def error_ratio(got: Any, truth: Any, bound: Any, largest: float = np.inf) -> Re
 
 
 def usable(bound: Reals, bound_64: Reals) -> bool:
-    """Whether float64 is good enough a truth for a case: everywhere B of P64 is at most B / 64 (MHA-NUM-16)."""
+    """Whether float64 is good enough a truth for a case: everywhere B of P64 is at most B / 64 (MHA-NUM-16).
+
+    ``bound_64`` is B itself: half of what ``attention_bound`` returns for P64.
+    """
     with np.errstate(all="ignore"):
         return bool(np.all((COUNTS["usable"] * bound_64 <= bound) | (bound == 0.0)))
 
@@ -171,8 +193,8 @@ def _heads(
         Q, K, V, dQ, dK, dV = (_tame(x) for x in (query, key, value, errors[0], dk, dv))
         scores, seen = _scores(Q, K, _tame(b), dQ, dK, p, scale, softcap), see
         if sink is not None:
-            scores, seen = _with_sink(scores, see, _tame(sink), p)
-        row = softmax_error(scores, seen, p)
+            scores, seen = _with_sink(scores, see, sink, p)
+        row = softmax_error(scores, seen, rescalings(m), p)
         soft = row._replace(A=row.A[..., :m], log_A=row.log_A[..., :m], E=row.E[..., :m])  # without the sink
         o = soft.A @ V
         bounds = Bounds(
@@ -184,9 +206,7 @@ def _heads(
         return _special(bounds, query, key, value, b, see, sink)
 
 
-def _scores(
-    Q: Reals, K: Reals, b: Reals, dQ: Reals, dK: Reals, p: Profile, scale: float, softcap: float | None
-) -> Scores:
+def _scores(Q: Reals, K: Reals, b: Reals, dQ: Reals, dK: Reals, p: Profile, scale: float, softcap: float | None) -> Scores:
     """(*b h n d_k), (*b h m d_k) -> (*b h n m), in the order of MHA-ATTN-9. Errors of Q and K widen G and delta alike."""
     moved = abs(scale) * (dQ @ (np.abs(K) + dK).mT + np.abs(Q) @ dK.mT)
     G = abs(scale) * (np.abs(Q) @ np.abs(K).mT) + moved
@@ -199,24 +219,24 @@ def _scores(
 
 
 def _with_sink(scores: Scores, see: Truths, sink: Reals, p: Profile) -> tuple[Scores, Truths]:
-    """(*b h n m) -> (*b h n m+1): the sink is one more visible key (MHA-ATTN-12)."""
-    s = np.broadcast_to(sink[:, None, None], (*see.shape[:-1], 1))
+    """(*b h n m) -> (*b h n m+1): the sink is one more visible key (MHA-ATTN-12); a sink of -inf is none."""
+    s = np.broadcast_to(_tame(sink)[:, None, None], (*see.shape[:-1], 1))
     delta = bias_error(np.zeros_like(s), s, s, p)
     wide = Scores(np.concatenate([scores.s, s], axis=-1), np.concatenate([scores.delta, delta], axis=-1))
-    return wide, np.concatenate([see, np.ones_like(s, dtype=np.bool_)], axis=-1)
+    there = np.broadcast_to((sink != -np.inf)[:, None, None], s.shape)
+    return wide, np.concatenate([see, there], axis=-1)
 
 
-def _special(
-    bounds: Bounds, query: Reals, key: Reals, value: Reals, b: Reals, see: Truths, sink: Reals | None
-) -> Bounds:
+def _special(bounds: Bounds, query: Reals, key: Reals, value: Reals, b: Reals, see: Truths, sink: Reals | None) -> Bounds:
     """Empty rows and NaN are judged exactly, infinities not at all (MHA-NUM-12, MHA-MASK-15 to 17, 20 to 22, 24)."""
     some = np.any(see, axis=-1)  # (*b h n)
+    logit = np.full((1, 1), -np.inf) if sink is None else sink[:, None]
 
     def reaches(bad: Callable[[Any], Any]) -> Truths:
         """(*b h n): the rows whose q_i, visible k_j or b_ij, or sink is bad."""
         pairs = np.any(bad(key), axis=-1)[..., None, :] | bad(b)
         rows = np.any(bad(query), axis=-1) | np.any(see & pairs, axis=-1)
-        return np.asarray(some & (rows if sink is None else rows | bad(sink)[:, None]))
+        return np.asarray(some & (rows | bad(np.maximum(logit, -LARGEST))))
 
     def where(x: Any, empty: Any, nan: Truths, wild: Truths, at_nan: float, at_wild: float) -> Reals:
         none = some if nan.ndim == some.ndim else some[..., None]
@@ -225,8 +245,7 @@ def _special(
     nan, wild = reaches(np.isnan), reaches(np.isinf)
     in_output = nan[..., None] | (see @ np.isnan(value)), wild[..., None] | (see @ np.isinf(value))
     in_weights = see & nan[..., None], see & wild[..., None]
-    logit = np.full((), -np.inf) if sink is None else sink[:, None]
-    logit_B = np.zeros(()) if sink is None else gamma(1, u("float32")) * np.abs(logit)
+    logit_B = np.where(np.isfinite(logit), bounds.lse, 0.0)
     o, A, lse = bounds.truth
     return Bounds(
         where(bounds.output, 0.0, *in_output, 0.0, np.inf),
@@ -273,5 +292,6 @@ def _known(B: Reals) -> Reals:
 def _doubled(bounds: Bounds, p: Profile) -> Bounds:
     """P64 is judged with 2B: the truth is float64 arithmetic and obeys B, and so does the result (MHA-NUM-15)."""
     factor = COUNTS["float64_factor"] if p.io == "float64" else 1
-    weights = None if bounds.weights is None else factor * bounds.weights
-    return bounds._replace(output=factor * bounds.output, lse=factor * bounds.lse, weights=weights)
+    with np.errstate(over="ignore"):
+        weights = None if bounds.weights is None else factor * bounds.weights
+        return bounds._replace(output=factor * bounds.output, lse=factor * bounds.lse, weights=weights)

@@ -27,7 +27,7 @@ class Scores(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """The softmax of a row and its error. The last four hold one number per row, (*b h n 1)."""
+    """The softmax of a row and its error. The last four hold one number per row, (*b h n 1); terms is n + R."""
 
     A: Reals
     log_A: Reals
@@ -35,7 +35,7 @@ class Softmax(NamedTuple):
     L: Reals
     lse: Reals
     log_ell: Reals
-    keys: Reals
+    terms: Reals
 
 
 def u(name: str | None) -> float:
@@ -89,14 +89,14 @@ def carried(x: Any, delta: Any, r: Any) -> Reals:
 
 def rounded(B: Any, value: Reals, name: str, p: Profile) -> Reals:
     r"""One rounding to the type ``name``, in any mode: :math:`(1 + 2u) B + 2u |value| + \eta`."""
-    return carried(value, B, 2.0 * u(name)) + eta(name, p)
+    return np.asarray(carried(value, B, 2.0 * u(name)) + eta(name, p))
 
 
 def excess(A: Reals, log_A: Reals, X: Any) -> Reals:
     r""":math:`A (e^X - 1)` for :math:`A = e^{log\_A}`, which may have underflowed, and X of any size."""
     grown = np.exp(np.clip(log_A, -LARGEST, LARGEST) + np.minimum(X, LARGEST)) - A
     small = A * np.expm1(np.minimum(X, 1.0))
-    return np.minimum(np.where(X < 1.0, small, grown), LARGEST)
+    return np.asarray(np.minimum(np.where(X < 1.0, small, grown), LARGEST))
 
 
 # Scores
@@ -123,7 +123,8 @@ def softcap_error(delta: Reals, c: float, p: Profile) -> Reals:
 
 
 def bias_error(delta: Reals, s: Reals, bias: Reals, p: Profile) -> Reals:
-    r"""The finished score: :math:`\delta + (\gamma_3(u_s) + \gamma_1(u_S)) |b|`, then :math:`\gamma_3(u_s) \oplus \gamma_1(u_S)` of s.
+    r"""The finished score: :math:`\delta + (\gamma_3(u_s) + \gamma_1(u_S)) |b|`, then a step of
+    :math:`\gamma_3(u_s) \oplus \gamma_1(u_S)` on s (MHA-NUM-6).
 
     The three roundings of b and of s serve kernels that work in base 2: log2(e) as a constant, its product, the sum.
     """
@@ -147,7 +148,12 @@ def overflows(G: Reals, x: Reals, bias: Reals, s: Reals, scale: float, p: Profil
 # Softmax
 
 
-def softmax_error(scores: Scores, see: Truths, p: Profile) -> Softmax:
+def rescalings(m: int) -> int:
+    r""":math:`R = \max(\lceil m / 8 \rceil - 1, 0)`: how often online softmax may rescale a row of m keys (MHA-NUM-6)."""
+    return max(-(-m // COUNTS["block"]) - 1, 0)
+
+
+def softmax_error(scores: Scores, see: Truths, R: int, p: Profile) -> Softmax:
     r"""Each row's A, and :math:`E = \delta + \gamma_1(u_s) T + \epsilon(T)`, :math:`L = \log \sum_j A_j e^{E_j}` (MHA-NUM-6).
 
     :math:`T = |t| + \delta + \max_j (t_j + \delta_j)` bounds the computed :math:`|s - \max s|`. Blanchard, Higham and
@@ -166,22 +172,22 @@ def softmax_error(scores: Scores, see: Truths, p: Profile) -> Softmax:
 
     drift = np.max(np.where(see, t + delta, 0.0), axis=-1, keepdims=True, initial=0.0)
     T = -t + delta + drift
-    E = delta + gamma(COUNTS["shift"], u(p.softmax)) * T + exp_error(T, p)
+    E = delta + gamma(COUNTS["shift"], u(p.softmax)) * T + exp_error(T, R, p)
     E = np.where(see, np.minimum(E, LARGEST), 0.0)
     L = np.minimum(np.log1p(np.sum(excess(A, log_A, E), axis=-1, keepdims=True)), LARGEST)
     lse = np.where(ell > 0.0, top + np.log(some), -np.inf)
-    keys = np.sum(see, axis=-1, keepdims=True, dtype=np.float64)
-    return Softmax(A, log_A, E, L, lse, np.log(some), keys)
+    terms = np.sum(see, axis=-1, keepdims=True, dtype=np.float64) + R
+    return Softmax(A, log_A, E, L, lse, np.asarray(np.log(some)), np.asarray(terms))
 
 
-def exp_error(T: Reals, p: Profile) -> Reals:
-    r"""exp within 3 + 2T ulp, an ulp being 2u: :math:`\epsilon = x / (1 - \min(x, 1/2))` with :math:`x = 2 u_s (3 + 2T)`.
+def exp_error(T: Reals, R: int, p: Profile) -> Reals:
+    r"""1 + R exponentials whose arguments add up to T: :math:`\epsilon = y / (1 - \min(y, 1/2))`, :math:`y = 2 u_s (3 + 3R + 2T)`.
 
-    The quotient makes it a bound of :math:`|\log(1 \pm x)|`; past x = 1/2 the weight has underflowed, and
-    ``weight_floor`` pays. The ulps are those that OpenCL grants exp.
+    Each is within 3 + 2|x| ulp, as OpenCL grants in its relaxed mode, and an ulp is 2u. The quotient makes it a bound of
+    :math:`|\log(1 \pm y)|`; past y = 1/2 the weight has underflowed, and ``weight_floor`` pays.
     """
-    x = 2.0 * u(p.softmax) * (COUNTS["exp_ulps"] + COUNTS["exp_ulps_per_unit"] * T)
-    return np.asarray(x / (1.0 - np.minimum(x, 0.5)))
+    y = 2.0 * u(p.softmax) * (COUNTS["exp_ulps"] * (1 + R) + COUNTS["exp_ulps_per_unit"] * T)
+    return np.asarray(y / (1.0 - np.minimum(y, 0.5)))
 
 
 def weight_floor(p: Profile) -> float:
@@ -194,48 +200,50 @@ def weight_floor(p: Profile) -> float:
 # Results
 
 
-def growth(keys: Reals, p: Profile) -> Reals:
-    r"""After exp: :math:`\rho = \gamma_1(u_P) + \gamma_1(u_m) + \gamma_n(u_a) + \gamma_n(u_s) + \gamma_3(u_s)`.
+def growth(terms: Reals, p: Profile) -> Reals:
+    r"""After exp: :math:`\rho = \gamma_1(u_P) + \gamma_1(u_m) + \gamma_{n+R}(u_a) + \gamma_{n+R}(u_s) + \gamma_3(u_s)`.
 
     Store P, read V, sum PV, sum the row, divide (MHA-NUM-6).
     """
     reads = gamma(1, u(p.weights)) + gamma(1, u_m(p))
-    sums = gamma(keys, u(p.accumulator)) + gamma(keys, u(p.softmax))
+    sums = gamma(terms, u(p.accumulator)) + gamma(terms, u(p.softmax))
     return np.asarray(reads + sums + gamma(COUNTS["normalise"], u(p.softmax)))
 
 
 def output_error(soft: Softmax, V: Reals, dV: Reals, see: Truths, o: Reals, p: Profile) -> Reals:
-    r"""(*b h n d_v): :math:`B = (1 + 2u_o)[A (e^{E+L+\rho} - 1) (|V| + \Delta V) + A \Delta V + F] + 2 u_o |o| + \eta_o` (MHA-NUM-6).
+    r"""(*b h n d_v), MHA-NUM-6:
+    :math:`B = (1 + 2u_o)[A (e^{E+L+\rho} - 1) (|V| + \Delta V) + A \Delta V + F] + 2 u_o |o| + \eta_o`.
 
-    :math:`F = (\eta_P + floor) e^{L + \rho} \sum_j |v_j| + 2 n \eta_a + \eta_s` is lost near zero. Weights may be normalised
+    :math:`F = (\eta_P + floor) e^{L + \rho} \sum_j |v_j| + (n + R) \eta_a + \eta_s` is lost near zero. Weights may be normalised
     before they are stored, hence no division by the row sum, unless the profile declares a scale for e^(s - max).
     """
-    rho = growth(soft.keys, p)
+    rho = growth(soft.terms, p)
     near_zero: Any = eta(p.weights, p)
     if p.weight_scale is not None:
         near_zero = near_zero / p.weight_scale * np.exp(-soft.log_ell)
     size = np.abs(V) + dV
     F = (near_zero + weight_floor(p)) * np.minimum(np.exp(soft.L + rho), LARGEST) * (see @ size)
-    F = F + 2.0 * soft.keys * eta(p.accumulator, p) + eta(p.softmax, p)
+    F = F + soft.terms * eta(p.accumulator, p) + eta(p.softmax, p)
     B = excess(soft.A, soft.log_A, soft.E + soft.L + rho) @ size + soft.A @ dV + F
     return rounded(B, o, p.output, p)
 
 
 def lse_error(soft: Softmax, p: Profile) -> Reals:
-    r"""(*b h n): :math:`L + \gamma_n(u_s) + \gamma_3(u_s)(1 + |lse| + \log \ell)` (MHA-NUM-7)."""
+    r"""(*b h n): :math:`L + \gamma_{n+R}(u_s) + \gamma_3(u_s)(1 + |lse| + \log \ell)` (MHA-NUM-7)."""
     size = 1.0 + np.abs(soft.lse) + soft.log_ell
-    B = soft.L + gamma(soft.keys, u(p.softmax)) + gamma(COUNTS["lse"], u(p.softmax)) * size
+    B = soft.L + gamma(soft.terms, u(p.softmax)) + gamma(COUNTS["lse"], u(p.softmax)) * size
     return np.asarray(B[..., 0])
 
 
 def weights_error(soft: Softmax, p: Profile) -> Reals:
-    r""":math:`(1 + 2u_o)[A (e^{E + L + \gamma_n(u_s) + \gamma_3(u_s)} - 1) + floor] + 2 u_o A + \eta_o` (MHA-NUM-8)."""
-    rho = gamma(soft.keys, u(p.softmax)) + gamma(COUNTS["normalise"], u(p.softmax))
+    r""":math:`(1 + 2u_o)[A (e^{E + L + \gamma_{n+R}(u_s) + \gamma_3(u_s)} - 1) + floor] + 2 u_o A + \eta_o` (MHA-NUM-8)."""
+    rho = gamma(soft.terms, u(p.softmax)) + gamma(COUNTS["normalise"], u(p.softmax))
     return rounded(excess(soft.A, soft.log_A, soft.E + soft.L + rho) + weight_floor(p), soft.A, p.output, p)
 
 
 def projection_error(x: Reals, dx: Reals, w: Reals, b: Reals, p: Profile) -> Reals:
-    r"""x W + b for x off by dx: :math:`\Delta x |W| + (\gamma_{i+1}(u_a) \oplus \gamma_2(u_m))((|x| + \Delta x) |W| + |b|)` (MHA-NUM-13).
+    r"""x W + b for x off by dx (MHA-NUM-13):
+    :math:`\Delta x |W| + (\gamma_{i+1}(u_a) \oplus \gamma_2(u_m))((|x| + \Delta x) |W| + |b|)`.
 
     x (*b h n i), w (h i o), b (h 1 o) -> (*b h n o). A running error analysis: Higham, section 3.3.
     """

@@ -131,8 +131,9 @@ COUNTS = MappingProxyType(
         "stored_softcap": 3,  # of c: quotient, tanh, product, where scores are stored
         "stored": 1,  # the scaled product once, the finished score once, a bias once
         "shift": 1,  # s - max
-        "exp_ulps": 3,  # OpenCL's bound for exp in ulps: 3 + 2|t|
+        "exp_ulps": 3,  # exp within 3 + 2|t| ulp, as OpenCL grants it in its relaxed mode
         "exp_ulps_per_unit": 2,
+        "block": 8,  # keys: online softmax may rescale once for every block after the first
         "normalise": 3,  # division, or reciprocal and product, and a last conversion
         "lse": 3,  # logarithm within 3 ulp; log(2), product, sum with the maximum
         "float64_factor": 2,  # the truth is itself computed in float64 (MHA-NUM-15)

@@ -41,5 +41,8 @@ def is_array(x: Any) -> bool:
 
 def shown(x: Any) -> str:
     """A Python value in an error message, cut where it would drown the message."""
-    text = repr(x)
+    try:
+        text = repr(x)
+    except ValueError:  # an integer of more digits than Python prints
+        text = "a number of too many digits to print"
     return text if len(text) <= 60 else f"{text[:57]}..."

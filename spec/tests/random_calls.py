@@ -6,6 +6,8 @@ its own, so that a mix-up of two of them shows.
 
 import numpy as np
 
+ENDS = (-(2**63), 2**63 - 1)
+SEGMENTS = (0, 2**32, 2**53, 2**53 + 1)  # alike in 32 bits, or as float64
 CHOICES = ("mask", "bias", "is_causal", "window", "key_lengths", "segments", "scale", "softcap", "sink_logits")
 
 
@@ -31,10 +33,13 @@ def request(rng: np.random.Generator, dtype: str = "float64", most: int = 6):
         return tuple(1 if rng.random() < 0.3 else size for size in shape)
 
     def integer(low, high):
-        """A Python int, or one integer per batch item."""
+        """A Python int, or one integer per batch item, of any width and now and then as far out as there is."""
         if rng.random() < 0.5:
             return int(rng.integers(low, high))
-        return np.asarray(rng.integers(low, high, size=batch), dtype=rng.choice(["int8", "int32", "int64"]))
+        if rng.random() < 0.2:
+            return np.asarray(rng.choice(ENDS, size=batch))
+        kind = rng.choice(["uint8", "int8", "int32", "int64"])
+        return np.asarray(rng.integers(max(low, np.iinfo(kind).min), high, size=batch), dtype=kind)
 
     if "mask" in chosen:
         options["mask"] = rng.random(broadcast()) < 0.6
@@ -51,12 +56,12 @@ def request(rng: np.random.Generator, dtype: str = "float64", most: int = 6):
     if "key_lengths" in chosen:
         options["key_lengths"] = integer(-1, m + 2)
     if "segments" in chosen:
-        options["query_segments"] = rng.integers(0, 3, size=(*batch, n))
-        options["key_segments"] = rng.integers(0, 3, size=(*batch, m))
+        options["query_segments"] = rng.choice(SEGMENTS, size=(*batch, n))
+        options["key_segments"] = rng.choice(SEGMENTS, size=(*batch, m))
     if "scale" in chosen:
         options["scale"] = float(rng.choice([0.0, -0.5, 0.25, 1.0, 2.0]))
     if "softcap" in chosen:
         options["softcap"] = float(rng.choice([0.5, 2.0, 30.0]))
     if "sink_logits" in chosen:
-        options["sink_logits"] = np.where(rng.random(h) < 0.2, -np.inf, eighths(h)).astype(dtype)
+        options["sink_logits"] = np.where(rng.random(h) < 0.2, rng.choice([-np.inf, 1000.0]), eighths(h)).astype(dtype)
     return query, key, value, options

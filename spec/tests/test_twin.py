@@ -49,9 +49,7 @@ def _merge(parts):
     return output.astype(parts[0][0].dtype), lse.astype(parts[0][1].dtype)
 
 
-TWIN = replace(
-    bind(reference.create()), name="twin", attention=_attention, multi_head_attention=_layer, merge_partials=_merge
-)
+TWIN = replace(bind(reference.create()), name="twin", attention=_attention, multi_head_attention=_layer, merge_partials=_merge)
 
 
 @pytest.mark.parametrize("example", load().examples, ids=lambda e: f"{e.clause}:{Path(e.file).stem}:{e.line}")

@@ -1,0 +1,23 @@
+"""Attention on CuPy arrays: cuBLAS for the two products, one kernel of our own for the softmax between them.
+
+.. warning:: Host code tested with fakes and the kernel source compiled and run on a CPU; **not yet run on a GPU**.
+   Bitwise non-interference (MHA-MASK-19) is what the kernels are written for and is therefore not claimed:
+   a claim of class strict needs a run on a device.
+
+Everything is enqueued on CuPy's current stream, nothing synchronises, results stay on the query's device, and extra
+memory is linear in n and m. Products of half types accumulate in float32; float32 is true float32 unless
+``load("cupy", tf32=True)`` asks for TF32, which is a numeric profile of its own (MHA-NUM-11).
+
+Without CuPy this import raises ``BackendUnavailable``. With CuPy and no CUDA device ``create`` works,
+``devices()`` is empty, and a call raises ``BackendUnavailable``: NOT_RUN, never computed elsewhere.
+"""
+
+from mha_backends.cupy.backend import create
+from mha_core.door import bind
+
+__all__ = ["attention", "create", "merge_partials", "multi_head_attention"]
+
+_api = bind(create())
+attention = _api.attention
+multi_head_attention = _api.multi_head_attention
+merge_partials = _api.merge_partials

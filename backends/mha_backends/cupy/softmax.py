@@ -1,0 +1,101 @@
+"""The kernels of ``kernels/softmax.cu`` as Python sees them: parameters packed, compiled once, launched."""
+
+from functools import lru_cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from mha_spec.call import Array, dtype_name
+
+FLOATS = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
+EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0_0000_0000_0000}
+"""The exponent bits of each type: where all are set, the number is NaN or an infinity."""
+
+LEAST_THREADS, MOST_THREADS = 32, 256
+
+_POINTERS_OUT = "scores shares divisors notes weights lse acc output clean tainted"
+_READ = {
+    "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "sinks": "h", "offsets": "b", "lengths": "b",
+    "query_segments": "b i", "key_segments": "b j",
+}  # fmt: skip
+"""The arrays that a kernel reads, and the axes for which it is given a stride."""
+
+_TYPES = ("bias", "sinks", "offsets", "lengths", "query_segments", "key_segments")
+_SIZES = "exponent batch heads kv_heads n m d_v first rows left right offset length"
+
+_fields = [(name, "<u8") for name in _POINTERS_OUT.split()]
+for _array, _axes in _READ.items():
+    _fields += [(_array, "<u8")] + [(f"{_array}_{axis}", "<i8") for axis in _axes.split()]
+_fields += [(name, "<i8") for name in ("element", *(f"{_array}_type" for _array in _TYPES), *_SIZES.split())]
+_fields += [("scale", "<f8"), ("softcap", "<f8")]
+
+PARAMS = np.dtype(_fields)
+"""``struct Params``, field by field: every one is eight bytes, so there is no padding to agree on."""
+
+LINEAR = np.dtype(
+    [("acc", "<u8"), ("bias", "<u8"), ("bias_j", "<i8"), ("output", "<u8")]
+    + [(name, "<i8") for name in ("element", "size", "columns")]
+)
+"""``struct Linear``."""
+
+
+def pack(layout: np.dtype[Any], **fields: Any) -> Any:
+    """A structure for a kernel: a NumPy array of one element, which CuPy passes by value. Absent fields are 0."""
+    params = np.zeros(1, layout)
+    for name, value in fields.items():
+        params[name] = value
+    return params
+
+
+def pointer(array: Array | None) -> int:
+    return 0 if array is None else int(array.data.ptr)
+
+
+def reading(name: str, array: Array | None, strides: tuple[int, ...] = ()) -> dict[str, int]:
+    """The fields that describe an array to read: pointer, strides in bytes, type. None is the null pointer."""
+    if array is None:
+        return {}
+    fields = {name: pointer(array)} | {
+        f"{name}_{axis}": stride for axis, stride in zip(_READ[name].split(), strides, strict=True)
+    }
+    if name in _TYPES:
+        fields[f"{name}_type"] = _type_code(array)
+    return fields
+
+
+def _type_code(array: Array) -> int:
+    """1 to 4 for a float; for an integer its size in bytes, negative where it is unsigned."""
+    name = dtype_name(array)
+    if name in FLOATS:
+        return FLOATS[name]
+    size = int(array.dtype.itemsize)
+    return -size if name.startswith("u") else size
+
+
+def threads_for(width: int) -> int:
+    """The threads of a block that works on a row of this width: a power of two, four elements a thread and more."""
+    threads = LEAST_THREADS
+    while threads < MOST_THREADS and threads * 4 < width:
+        threads *= 2
+    return threads
+
+
+def source() -> str:
+    return files(__package__).joinpath("kernels", "softmax.cu").read_text(encoding="utf-8")
+
+
+def launch(kernel: str, blocks: int, threads: int, params: Any) -> None:
+    """Enqueue a kernel on CuPy's current stream. The first launch on a device compiles; CuPy keeps the result on disk."""
+    _kernel(kernel)((blocks,), (threads,), (params,))
+
+
+@lru_cache
+def _kernel(name: str) -> Any:
+    return _module().get_function(name)
+
+
+@lru_cache
+def _module() -> Any:
+    return import_module("cupy").RawModule(code=source(), options=("-std=c++17",))

@@ -1,0 +1,178 @@
+"""An honest attention in NumPy, cut into steps that a saboteur can replace one at a time, and a way to judge either."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mha_backends import reference
+from mha_conformance.cases import catalogue
+from mha_conformance.judge.blame import blamed
+from mha_conformance.judge.judge import judge, unclaimed
+from mha_conformance.judge.verdict import FAILING, Verdict
+from mha_conformance.run.implementation import Implementation
+from mha_conformance.run.perform import perform
+from mha_core import AttentionResult, Backend, Call, Claims, bind
+from mha_spec.clauses import load
+
+ALL = reference.create().claims
+
+
+class Honest:
+    """Attention by the text, in float64, rounded once. Every method is a step of MHA-ATTN-9."""
+
+    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run")
+
+    def attend(self, call: Call) -> AttentionResult:
+        with np.errstate(all="ignore"):
+            q, k, v = (np.asarray(x).astype(np.float64) for x in (call.query, call.key, call.value))
+            k, v = self.heads(k, q.shape[-3]), self.heads(v, q.shape[-3])
+            s = self.biased(self.capped(self.scores(q, k, self.scale(call)), call.softcap), call.bias)
+            see = np.broadcast_to(self.visible(call), s.shape)
+            sink = np.full((*s.shape[:-1], 1), -np.inf) if call.sink_logits is None else self.sink(call.sink_logits, s)
+            a, lse = self.softmax(np.clip(s, -1.7e308, 1.7e308), see, sink)
+            output = self.values(a, v, see)
+            return self.result(call, output, a, lse)
+
+    def heads(self, x: Any, h: int) -> Any:
+        return np.repeat(x, h // x.shape[-3] if x.shape[-3] else 1, axis=-3)
+
+    def scale(self, call: Call) -> float:
+        return call.scale
+
+    def scores(self, q: Any, k: Any, scale: float) -> Any:
+        return scale * (q @ np.swapaxes(k, -1, -2))
+
+    def capped(self, s: Any, c: float | None) -> Any:
+        return s if c is None else c * np.tanh(s / c)
+
+    def biased(self, s: Any, bias: Any) -> Any:
+        return s if bias is None else s + bias.astype(np.float64)
+
+    def sink(self, sink_logits: Any, s: Any) -> Any:
+        return np.broadcast_to(sink_logits.astype(np.float64)[:, None, None], (*s.shape[:-1], 1))
+
+    def visible(self, call: Call) -> Any:
+        see = np.ones((1, 1), dtype=bool)
+        for constraint in (self.by_mask, self.by_bias, self.by_band, self.by_length, self.by_segment):
+            found = constraint(call)
+            see = see if found is None else see & found
+        return see
+
+    def by_mask(self, call: Call) -> Any:
+        return call.mask
+
+    def by_bias(self, call: Call) -> Any:
+        return None if call.bias is None else call.bias != -np.inf
+
+    def by_band(self, call: Call) -> Any:
+        if call.band is None:
+            return None
+        left, right = self.sides(call)
+        distance = self.key_positions(call) - self.query_positions(call)
+        return (distance >= (-np.inf if left is None else -left)) & (distance <= (np.inf if right is None else right))
+
+    def sides(self, call: Call) -> Any:
+        return call.band
+
+    def key_positions(self, call: Call) -> Any:
+        return np.arange(call.key.shape[-2])[None]
+
+    def query_positions(self, call: Call) -> Any:
+        offset = self.offset(call)
+        offset = np.asarray(offset)[..., None, None, None] if np.ndim(offset) else offset
+        return offset + np.arange(call.query.shape[-2])[:, None]
+
+    def offset(self, call: Call) -> Any:
+        return call.query_offset
+
+    def by_length(self, call: Call) -> Any:
+        if call.key_lengths is None:
+            return None
+        lengths = np.asarray(call.key_lengths)
+        return np.arange(call.key.shape[-2]) < (lengths[..., None, None, None] if lengths.ndim else lengths)
+
+    def by_segment(self, call: Call) -> Any:
+        if call.query_segments is None:
+            return None
+        return call.query_segments[..., None, :, None] == call.key_segments[..., None, None, :]
+
+    def softmax(self, s: Any, see: Any, sink: Any) -> Any:
+        wide = np.concatenate([np.where(see, s, -np.inf), sink], axis=-1)
+        top = wide.max(axis=-1, keepdims=True)
+        e = np.exp(wide - np.where(top == -np.inf, 0.0, top))
+        total = e.sum(axis=-1, keepdims=True)
+        a = np.where(see, e[..., :-1] / np.where(total == 0, 1.0, total), 0.0)
+        lse = np.where(total == 0, -np.inf, np.where(top == -np.inf, 0.0, top) + np.log(np.where(total == 0, 1.0, total)))
+        return a, lse[..., 0]
+
+    def values(self, a: Any, v: Any, see: Any) -> Any:
+        return np.where(see[..., None], a[..., None] * v[..., None, :, :], 0.0).sum(axis=-2)
+
+    def result(self, call: Call, output: Any, a: Any, lse: Any) -> AttentionResult:
+        kind = call.query.dtype
+        wide = np.float64 if kind == np.float64 else np.float32
+        return AttentionResult(
+            output.astype(kind), a.astype(kind) if call.weights else None, lse.astype(wide) if call.lse else None
+        )
+
+    def linear(self, x: Any, w: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            y = x.astype(np.float64) @ w.astype(np.float64)
+            return (y if b is None else y + b.astype(np.float64)).astype(x.dtype)
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """attention, layer and merge: behind the door, unless a saboteur stands in front of it."""
+        own = reference.create()
+        api = bind(
+            Backend(
+                name=type(self).__name__, attend=self.attend, linear=self.linear, to_host=own.to_host, from_host=own.from_host,
+                devices=own.devices, claims=self.claims,
+            )  # fmt: skip
+        )
+        return {
+            "attention": lambda *arrays, **options: self.after(api.attention(*arrays, **self.before(options))),
+            "layer": lambda *arrays, **options: api.multi_head_attention(*self.layer_arrays(*arrays), **self.before(options)),
+            "merge": self.merge,
+        }
+
+    def before(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What a saboteur does in front of the door."""
+        return options
+
+    def after(self, result: Any) -> Any:
+        """What a saboteur does behind it."""
+        return result
+
+    def layer_arrays(self, query: Any, key: Any, value: Any, projections: Any) -> Any:
+        return query, key, value, projections
+
+    def merge(self, parts: Any) -> Any:
+        return reference.merge_partials(parts)
+
+
+def implementation(subject: Honest) -> Implementation:
+    return Implementation(
+        name=type(subject).__name__, convert=lambda x: x, claims=subject.claims, doors=True, **subject.functions()
+    )
+
+
+def judged(subject: Honest) -> list[Verdict]:
+    """The verdicts of the whole catalogue, in this process."""
+    under_test = implementation(subject)
+    return [
+        judge(case, perform(under_test, case), subject.claims, rivals=False)
+        for case in catalogue()
+        if not unclaimed(case, subject.claims)
+    ]
+
+
+def diagnosis(subject: Honest) -> list[Verdict]:
+    """The blamed clauses, the first one first."""
+    return blamed(judged(subject), load())
+
+
+def failures(verdicts: list[Verdict]) -> list[str]:
+    return [f"{v.case}: {v.reason} {v.pattern}" for v in verdicts if v.status in FAILING]
+

@@ -1,0 +1,52 @@
+"""What a case is: one clause, a few requests, and the rule by which the replies are judged."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+Level: TypeAlias = Literal["smoke", "core", "full"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
+Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "refused", "facts"]
+
+LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One call: host arrays by name, all values exact in ``dtype``, and the Python options beside them.
+
+    ``operands`` are positional (query, key, value; for a merge output 0, lse 0, ...); ``arrays`` are array-valued options, with
+    a dtype of their own in ``dtypes`` where it is not the call's; ``options`` are Python values.
+    """
+
+    operands: tuple[Any, ...]
+    dtype: str
+    target: Literal["attention", "layer", "merge"] = "attention"
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    projections: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "contiguous"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One clause under test. ``make`` builds the requests when they are needed, the same ones in every process.
+
+    The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
+    ``as first`` to the truth of the first request;
+    ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
+    that differ; ``refused`` wants an error; ``facts`` looks at type, shape, memory and state, not at values.
+    """
+
+    id: str
+    clause: str
+    group: Group
+    level: Level
+    features: frozenset[str]
+    dtype: str
+    rule: Rule
+    make: Callable[[], tuple[Request, ...]]
+
+    def wanted_at(self, level: Level) -> bool:
+        return LEVELS.index(self.level) <= LEVELS.index(level)

@@ -1,0 +1,135 @@
+"""Cases of EXEC and VAL: types, memory, strides, history, threads, batch mates, empty axes, refusals."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.cases.build import BASE, case, operands
+from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.inputs import choices
+
+ONE_SIZE = {"batch": (1,), "h": 1, "n": 6, "m": 6}
+LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast", "read-only", "value only")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def cases() -> Iterator[Case]:
+    yield from facts()
+    yield from layouts()
+    yield from history()
+    yield from batches()
+    yield from empty_axes()
+    yield from refusals()
+
+
+def plain(seed: int = 600, dtype: str = "float32", **sizes: Any) -> Request:
+    return Request(operands(seed, dtype, **{**BASE, **sizes}), dtype)
+
+
+def facts() -> Iterator[Case]:
+    for dtype in DTYPES:
+        yield case(
+            "MHA-EXEC-1", "library, device, dtype and shape", lambda dtype=dtype: plain(dtype=dtype), rule="facts", group="contract",
+            dtype=dtype, level="smoke" if dtype == "float32" else "core",
+        )  # fmt: skip
+    for clause, name in (
+        ("MHA-EXEC-2", "inputs are not modified"),
+        ("MHA-EXEC-3", "results share no memory"),
+        ("MHA-EXEC-6", "global state"),
+    ):
+        yield case(clause, name, plain, rule="facts", group="contract", level="smoke")
+        yield case(clause, f"{name}, one key", lambda: plain(n=1, m=1), rule="facts", group="contract")
+
+
+def layouts() -> Iterator[Case]:
+    for layout in LAYOUTS:
+        for name, sizes in (("odd", {}), ("aligned", {"n": 64, "m": 64, "d": 8})):
+
+            def viewed(layout: str = layout, sizes: Any = sizes) -> Request:
+                request = replace(plain(610, **sizes), layout=layout)
+                if layout == "broadcast":  # one batch item that stands for all
+                    query, *others = request.operands
+                    request = replace(request, operands=(query, *(np.repeat(x[:1], x.shape[0], axis=0) for x in others)))
+                return request
+
+            yield case(
+                "MHA-EXEC-4", f"{layout}, {name} sizes", viewed,
+                level="smoke" if (layout, name) == ("transposed", "odd") else "core",
+            )  # fmt: skip
+
+
+def history() -> Iterator[Case]:
+    def again() -> tuple[Request, ...]:
+        first = plain(620, **ONE_SIZE)
+        return first, plain(621, **ONE_SIZE), first, plain(622, **{**ONE_SIZE, "n": 3, "m": 3}), first
+
+    yield case("MHA-EXEC-5", "A, B, A", again, level="smoke")
+
+    def other_values() -> tuple[Request, ...]:
+        first = plain(623, **ONE_SIZE)
+        query, key, value = first.operands
+        other = replace(first, operands=(query, key, value / 2))
+        return first, other, first
+
+    yield case("MHA-EXEC-5", "the same query and key, other values", other_values)
+
+    def rescaled() -> tuple[Request, ...]:
+        first = plain(620, **ONE_SIZE)
+        return first, replace(first, options={"scale": 2.0}), first
+
+    yield case("MHA-EXEC-5", "two scales", rescaled, features=("scale",))
+
+    def threads() -> tuple[Request, ...]:
+        return tuple(plain(630 + at, **{**ONE_SIZE, "n": 48, "m": 48}) for at in range(6))
+
+    yield case("MHA-EXEC-7", "six calls at once", threads, level="smoke")
+    yield case("MHA-EXEC-8", "the same bits again", lambda: (plain(640, **{**ONE_SIZE, "n": 65, "m": 65}),) * 5, rule="same bits", group="determinism", level="smoke")
+
+
+def batches() -> Iterator[Case]:
+    def unlike() -> Request:
+        query, key, value = operands(650, "float32", batch=(3,), h=1, n=6, m=6)
+        size = np.asarray([1.0, 8.0, 0.125]).reshape(3, 1, 1, 1)
+        return Request((query * size, key, value / size), "float32")
+
+    yield case("MHA-EXEC-12", "batch items of unlike sizes", unlike, level="smoke")
+    for batch in ((), (1,), (2, 3), (1, 2, 2)):
+        yield case("MHA-EXEC-12", f"batch axes {batch}", lambda batch=batch: plain(651, **{**ONE_SIZE, "batch": batch}))
+
+
+def empty_axes() -> Iterator[Case]:
+    sizes: dict[str, dict[str, Any]] = {"n": {"n": 0}, "batch": {"batch": (0,)}, "d": {"d": 0}, "heads": {"h": 0}}
+    for name, empty in sizes.items():
+        yield case("MHA-EXEC-11", f"no {name}", lambda empty=empty: plain(660, **empty), level="smoke" if name == "n" else "core")
+    yield case("MHA-ATTN-4", "no channels, mean of the values", lambda: plain(661, **ONE_SIZE, d=0, d_v=3), features=("d_v",), level="smoke")
+    yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",))
+
+
+def refusals() -> Iterator[Case]:
+    query, key, value = operands(670, "float32", **BASE)
+    n, m = BASE["n"], BASE["m"]
+    whole = choices(671, (n, m), 0.5).astype(float)
+    wrong: dict[str, tuple[str, tuple[str, ...], Request]] = {
+        "two widths": ("MHA-VAL-5", (), Request((query[..., :2], key, value), "float32")),
+        "two lengths": ("MHA-VAL-6", (), Request((query, key, value[..., :5, :]), "float32")),
+        "two batches": ("MHA-VAL-4", (), Request((query[:1], key, value), "float32")),
+        "heads without a ratio": ("MHA-VAL-7", ("grouped",), Request((query, key[:, :2], value[:, :2]), "float32")),
+        "a mask of floats": ("MHA-VAL-8", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole}, dtypes={"mask": "float32"})),
+        "a mask of integers": ("MHA-VAL-8", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole}, dtypes={"mask": "int64"})),
+        "a mask that is too short": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole[:, :6] > 0})),
+        "a mask that is too long": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": np.ones((n, m + 1), dtype=bool)})),
+        "a mask of rank 3": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": np.ones((2, n, m), dtype=bool)})),
+        "a boolean bias": ("MHA-VAL-10", ("bias",), Request((query, key, value), "float32", arrays={"bias": whole > 0})),
+        "causal without an offset": ("MHA-VAL-11", ("causal", "offset"), Request((query, key, value), "float32", options={"is_causal": True})),
+        "an offset that would be ignored": ("MHA-VAL-12", ("offset", "causal"), Request((query, key, value), "float32", options={"query_offset": 0})),
+        "lengths per head": ("MHA-VAL-13", ("lengths",), Request((query, key, value), "float32", arrays={"key_lengths": np.full((2, 3), 7)})),
+        "a window of -1": ("MHA-VAL-14", ("window",), Request((query, key, value), "float32", options={"window": (-1, -1), "query_offset": 0})),
+        "one segment array": ("MHA-VAL-15", ("segments",), Request((query, key, value), "float32", arrays={"key_segments": np.zeros((2, m), int)})),
+        "a scale of NaN": ("MHA-VAL-16", ("scale",), Request((query, key, value), "float32", options={"scale": float("nan")})),
+        "a softcap of 0": ("MHA-VAL-17", ("softcap",), Request((query, key, value), "float32", options={"softcap": 0.0})),
+        "too few sinks": ("MHA-VAL-18", ("sink",), Request((query, key, value), "float32", arrays={"sink_logits": np.zeros(2)})),
+    }  # fmt: skip
+    for name, (clause, features, request) in wrong.items():
+        yield case(clause, name, lambda request=request: request, features=features, rule="refused", group="contract", level="smoke")

@@ -1,0 +1,126 @@
+"""``mha conform NAME``: the main job, from cases to an exit code; and ``mha report`` for what it wrote."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from mha_conformance.cli.codes import Code
+from mha_conformance.cli.terminal import as_json as print_json
+from mha_conformance.cli.terminal import console, could_not_run, say, table
+from mha_conformance.judge.verdict import FAILING, Verdict
+from mha_conformance.report import document, junit
+from mha_conformance.run.conform import CannotRun, Report, Selection
+from mha_conformance.run.conform import conform as run
+from mha_conformance.run.implementation import Target
+from mha_spec.clauses import load
+
+
+def conform(
+    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None
+) -> None:
+    try:
+        report = _run(target, selection, workers, timeout)
+    except CannotRun as error:
+        could_not_run(str(error))
+    if json is not None and str(json) == "-":
+        print_json(document.as_json(report))
+    else:
+        _print(report)
+        if json is not None:
+            document.write(report, json)
+    if junit_file is not None:
+        junit.write(report, junit_file)
+    if any(v.status == "ERROR" for v in report.verdicts):
+        raise typer.Exit(Code.DEFECT)
+    raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
+
+
+def _run(target: Target, selection: Selection, workers: int, timeout: float) -> Report:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(sys.stderr), transient=True, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("cases", total=None)
+        return run(
+            target, selection, workers=workers, timeout=timeout,
+            progress=lambda done, total: progress.update(bar, completed=done, total=total),
+        )  # fmt: skip
+
+
+def _print(report: Report) -> None:
+    for v in report.blame:
+        _diagnosis(report, v)
+    failing = [v for v in report.verdicts if v.status in FAILING]
+    if len(failing) > len(report.blame):
+        others = Counter(v.clause for v in failing)
+        say(f"\n{len(failing)} cases fail in all: {', '.join(f'{clause} {count}' for clause, count in sorted(others.items()))}")
+    _counts(report)
+    for dtype, profile in report.satisfied.items():
+        claimed = report.claims.profiles[dtype]
+        say(f"{dtype}: claimed {claimed}, strictest profile kept: {profile or 'none'}")
+    say(f"\n{report.target.name} {report.sentence}", "bold green" if report.conforms else "bold red")
+
+
+def _diagnosis(report: Report, v: Verdict) -> None:
+    """The clause, its sentence, the worst element, the pattern, and one command that repeats it."""
+    say(f"{v.clause} {v.status}", "bold red")
+    say(f"    {load()[v.clause].sentence}")
+    say(f"    case     {v.case}")
+    say(f"    finding  {v.reason}")
+    if v.worst is not None:
+        w = v.worst
+        say(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} within {w.bound:.3g}: {w.ratio:.3g} times the bound")
+    if v.pattern:
+        say(f"    where    {v.pattern}")
+    say(f"    again    {document.reproduce(report, v)}")
+
+
+def _counts(report: Report) -> None:
+    groups = list(dict.fromkeys(v.group for v in report.verdicts))
+    rows = []
+    for group in groups:
+        mine = [v for v in report.verdicts if v.group == group]
+        count = Counter(v.status for v in mine)
+        ratios = [v.ratio for v in mine if v.ratio is not None and v.status == "PASS"]
+        rows.append(
+            (
+                group,
+                str(count["PASS"]),
+                str(sum(count[status] for status in FAILING)),
+                str(count["NOT_SUPPORTED"]),
+                str(sum(count[s] for s in ("NOT_EXPRESSIBLE", "NOT_RUN", "ERROR", "XFAIL"))),
+                f"{max(ratios, default=0):.3f}",
+            )
+        )
+    say("")
+    table(("group", "pass", "fail", "not claimed", "other", "worst error/bound"), rows)
+    left = sorted({v.reason for v in report.verdicts if v.status not in ("PASS", *FAILING)})
+    for reason in left:
+        say(f"not judged: {sum(v.reason == reason for v in report.verdicts)} cases, {reason}", "dim")
+    say("")
+
+
+def compare(files: Sequence[Path]) -> None:
+    """Where reports differ, case by case; and their verdicts."""
+    try:
+        reports = [document.read(file) for file in files]
+    except (OSError, ValueError) as error:
+        could_not_run(str(error))
+    if len({report["spec_version"] for report in reports}) > 1:
+        say("these reports judge by different versions of the specification", "yellow")
+    for report in reports:
+        say(f"{report['name']}: {report['verdict']}", "bold")
+    statuses = [{case["case"]: case["status"] for case in report["cases"]} for report in reports]
+    rows = [
+        (case, *(found.get(case, "-") for found in statuses))
+        for case in sorted(set().union(*statuses))
+        if len({found.get(case, "-") for found in statuses}) > 1
+    ]
+    if rows:
+        say("")
+        table(("case", *(f"{at}: {report['name']}" for at, report in enumerate(reports))), rows)
+    else:
+        say("no case differs")
+    raise typer.Exit(Code.HOLDS if all(report["conforms"] for report in reports) else Code.FAILS)

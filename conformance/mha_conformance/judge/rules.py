@@ -1,0 +1,162 @@
+"""The rules by which replies are judged: within the bound, in agreement, bit for bit, refused, or well behaved."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.judge.truth import Truth, truths, visible_pairs
+from mha_conformance.judge.verdict import Worst, pattern
+from mha_conformance.run.perform import Reply
+from mha_spec.numerics import PROFILES, TYPES, error_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found: whether it holds, how near the bound, and the words of the diagnosis."""
+
+    holds: bool
+    reason: str = ""
+    ratio: float | None = None
+    worst: Worst | None = None
+    pattern: str = ""
+
+
+def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Every element of every reply lies within the bound of the truth; where bound and truth say exactly, exactly."""
+    return _farthest([_compare(reply, truth, profile) for reply, truth in zip(replies, truths(case, profile), strict=True)])
+
+
+def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
+    findings = []
+    for name, expected in truth.expected.items():
+        got = getattr(reply, name)
+        if got is None:
+            findings.append(Finding(False, f"no {name} came back, though it was asked for", np.inf))
+            continue
+        if tuple(np.shape(got)) != tuple(np.shape(expected)):
+            findings.append(Finding(False, f"{name} has shape {tuple(np.shape(got))}, expected {tuple(np.shape(expected))}", np.inf))
+            continue
+        if np.asarray(got).dtype.kind != "f":
+            findings.append(Finding(False, f"{name} holds {np.asarray(got).dtype}, expected floating numbers", np.inf))
+            continue
+        findings.append(_measure(name, np.asarray(got, dtype=np.float64), expected, truth.bounds[name], profile))
+    return _farthest(findings)
+
+
+def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
+    kind = PROFILES[profile].lse if name == "lse" else PROFILES[profile].output
+    ratios = error_ratio(got, expected, bound, TYPES[kind].largest)
+    if not ratios.size:
+        return Finding(True, ratio=0.0)
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratios)), ratios.shape))
+    bound = np.broadcast_to(bound, ratios.shape)
+    worst = Worst(name, at, float(got[at]), float(expected[at]), float(bound[at]), float(ratios[at]))
+    wrong = ~(ratios <= 1)
+    if not wrong.any():
+        return Finding(True, ratio=worst.ratio, worst=worst)
+    return Finding(False, f"{name} is outside the bound", worst.ratio, worst, pattern(wrong, name))
+
+
+def _farthest(findings: list[Finding]) -> Finding:
+    failing = [finding for finding in findings if not finding.holds]
+    return max(failing or findings, key=lambda finding: finding.ratio or 0.0, default=Finding(True))
+
+
+def agreeing(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Law: the replies agree with the first one, within the sum of both bounds. Zero channels may be added at the end."""
+    known = truths(case, profile)
+    findings = []
+    for reply, truth in zip(replies[1:], known[1:], strict=True):
+        first, other = np.asarray(replies[0].output, float), np.asarray(reply.output, float)
+        width = first.shape[-1] if first.ndim == other.ndim else None
+        if width is None or first.shape[:-1] != other.shape[:-1] or other.shape[-1] < width:
+            return Finding(False, f"outputs of shapes {first.shape} and {other.shape} that should agree", np.inf)
+        room = known[0].bounds["output"] + truth.bounds["output"][..., :width]
+        findings.append(_measure("output", other[..., :width], first, room, profile))
+    return _farthest(findings)
+
+
+def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Every reply lies within the bound of the first request's truth: what differs between the requests must not matter."""
+    first = truths(case, profile)[0]
+    return _farthest([_compare(reply, first, profile) for reply in replies])
+
+
+def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Every reply has the bits of the first."""
+    return _bits(case, replies, lambda request, array: np.ones(np.shape(array), dtype=bool))
+
+
+def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The rows that see none of the keys in which the requests differ have the same bits (MHA-MASK-19)."""
+    first, second = case.make()
+    moved = np.zeros(first.operands[1].shape[:-1], dtype=bool)  # (*b h_kv m)
+    for a, b in zip(first.operands[1:], second.operands[1:], strict=True):
+        moved |= ((a != b) & ~(np.isnan(a) & np.isnan(b))).any(axis=-1)
+    see = visible_pairs(first)
+    group = see.shape[-3] // moved.shape[-2] if moved.shape[-2] else 1
+    blind = ~(see & np.repeat(moved, group, axis=-2)[..., None, :]).any(axis=-1)  # (*b h n)
+    return _bits(case, replies, lambda request, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)))
+
+
+def _bits(case: Case, replies: list[Reply], where: Callable[[Request, Any], Any]) -> Finding:
+    for at, reply in enumerate(replies[1:], start=1):
+        for name in ("output", "weights", "lse"):
+            first, other = getattr(replies[0], name), getattr(reply, name)
+            if first is None and other is None:
+                continue
+            if first is None or other is None or np.shape(first) != np.shape(other):
+                return Finding(False, f"{name} of call 0 and call {at} differ in shape", np.inf)
+            words = np.dtype(f"u{np.asarray(first).itemsize}")
+            changed = np.ascontiguousarray(first).view(words) != np.ascontiguousarray(other).view(words)
+            changed = changed & where(case.make()[0], first)
+            if changed.any():
+                place = tuple(int(i) for i in np.argwhere(changed)[0])
+                worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)
+                return Finding(False, f"{name} of call {at} has other bits than that of call 0", np.inf, worst, pattern(changed, name))
+    return Finding(True, ratio=0.0)
+
+
+def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The request is refused; whoever names a clause names this one."""
+    for reply in replies:
+        if reply.status == "ok":
+            return Finding(False, "accepted, though it must be refused", np.inf)
+        if reply.clause not in (None, case.clause):
+            return Finding(False, f"refused for {reply.clause}: {reply.error}", np.inf)
+    return Finding(True, ratio=0.0)
+
+
+def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5)."""
+    p = PROFILES[profile]
+    for reply in replies:
+        facts = reply.facts
+        wrong = {
+            "MHA-EXEC-1": [
+                f"{name} is {facts[name]}, expected {wanted}"
+                for name, wanted in (("library", facts["asked library"]), ("dtype", p.output), ("device", True))
+                if facts[name] != wanted
+            ],
+            "MHA-EXEC-2": [f"{name} was modified" for name in facts["modified"]],
+            "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
+            "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
+            "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
+        }[case.clause]
+        if wrong:
+            return Finding(False, "; ".join(wrong), np.inf)
+    return Finding(True, ratio=0.0)
+
+
+RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
+    "bound": within_bound,
+    "agree": agreeing,
+    "as first": as_first,
+    "same bits": same_bits,
+    "hidden bits": hidden_bits,
+    "refused": refused,
+    "facts": well_behaved,
+}

@@ -1,0 +1,130 @@
+"""The truth of a request, from the equations in float64 on the host, and the bound around it.
+
+Both depend on the request, the profile and the constants alone, so they are computed once: they live in a content-addressed
+cache whose key is the case, the profile, and a hash of the specification's code, the catalogue's and the constants (MHA-CONF-11).
+"""
+
+import hashlib
+import os
+import pickle
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mha_conformance.cases.case import Case, Request
+from mha_core import Call, Projections
+from mha_spec import equations
+from mha_spec.contract import attention_call
+from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
+
+
+class Truth(NamedTuple):
+    """Expected arrays by name, and the bound of each for one profile."""
+
+    expected: dict[str, Any]
+    bounds: dict[str, Any]
+
+
+def call_of(request: Request, operands: tuple[Any, ...]) -> Call:
+    """The request as a legal call on float64 arrays."""
+    query, key, value = (np.asarray(x, dtype=np.float64) for x in operands)
+    return attention_call(query, key, value, **request.arrays, **request.options)
+
+
+def visible_pairs(request: Request) -> Any:
+    """(*b h n m): who sees whom."""
+    return np.broadcast_to(equations.visible(call_of(request, request.operands)), _scores_shape(request))
+
+
+def _scores_shape(request: Request) -> tuple[int, ...]:
+    query, key, _ = request.operands
+    return (*query.shape[:-1], key.shape[-2])
+
+
+def truth(request: Request, profile: str) -> Truth:
+    """Expected values and bounds of what the request asks for."""
+    with np.errstate(all="ignore"):
+        if request.target == "merge":
+            return _merge(request, profile)
+        return _layer(request, profile) if request.target == "layer" else _attention(request, profile)
+
+
+def _attention(request: Request, profile: str) -> Truth:
+    call = call_of(request, request.operands)
+    expected = equations.attention(call)
+    bounds = attention_bound(call.query, call.key, call.value, PROFILES[profile], **_numbers(call))
+    return _asked(call, expected, bounds)
+
+
+def _layer(request: Request, profile: str) -> Truth:
+    p = Projections(**request.projections)
+    query, key, value = request.operands
+    q = equations.project_heads(query, p.w_q, p.b_q)
+    k = equations.project_heads(key, p.w_k, p.b_k)
+    v = equations.project_heads(value, p.w_v, p.b_v)
+    call = call_of(request, (q, k, v))
+    heads = equations.attention(call)
+    expected = heads._replace(output=equations.output_projection(heads.output, p.w_o, p.b_o))
+    bounds = layer_bound(query, key, value, p, PROFILES[profile], **_numbers(call))
+    return _asked(call, expected, bounds)
+
+
+def _numbers(call: Call) -> dict[str, Any]:
+    visible = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
+    return {"scale": call.scale, "softcap": call.softcap, "bias": call.bias, "visible": visible, "sink": call.sink_logits}
+
+
+def _asked(call: Call, expected: Any, bounds: Bounds) -> Truth:
+    names = ["output", *(["weights"] if call.weights else []), *(["lse"] if call.lse else [])]
+    return Truth({n: getattr(expected, n) for n in names}, {n: getattr(bounds, n) for n in names})
+
+
+def _merge(request: Request, profile: str) -> Truth:
+    parts = list(zip(request.operands[::2], request.operands[1::2], strict=True))
+    bounds = merge_bound(parts, None, PROFILES[profile])
+    lses = np.stack([lse for _, lse in parts])
+    top = lses.max(axis=0)
+    shift = np.where(top == -np.inf, 0.0, top)
+    share = np.exp(lses - shift)
+    total = share.sum(axis=0)
+    mixed = sum(w[..., None] * o for w, (o, _) in zip(share, parts, strict=True))
+    output = mixed / np.where(total == 0, 1.0, total)[..., None]
+    lse = np.where(total == 0, -np.inf, shift + np.log(np.where(total == 0, 1.0, total)))
+    return Truth({"output": output, "lse": lse}, {"output": bounds.output, "lse": bounds.lse})
+
+
+@lru_cache(maxsize=4096)
+def truths(case: Case, profile: str) -> list[Truth]:
+    """The truth of every request of a case, from the cache where it is there."""
+    place = _cache() / f"{hashlib.sha256(f'{case.id} {profile} {_content()}'.encode()).hexdigest()}.pickle"
+    if place.exists():
+        return pickle.loads(place.read_bytes())  # type: ignore[no-any-return]  # our own file, under the user's cache
+    found = [truth(request, profile) for request in case.make()]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scratch = place.with_suffix(f".{os.getpid()}")
+    scratch.write_bytes(pickle.dumps(found))
+    scratch.replace(place)
+    return found
+
+
+def _cache() -> Path:
+    home = os.environ.get("MHA_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "mha-core")
+    return Path(home).expanduser() / "truth"
+
+
+@lru_cache(maxsize=1)
+def _content() -> str:
+    """A hash of everything that a truth depends on: the code of the specification and of the catalogue, and the constants."""
+    import mha_conformance.cases
+    import mha_spec
+
+    found = hashlib.sha256(constants_hash().encode())
+    for package in (mha_spec, mha_conformance.cases):
+        for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
+            found.update(file.read_bytes())
+    found.update(Path(__file__).read_bytes())
+    return found.hexdigest()
+
+

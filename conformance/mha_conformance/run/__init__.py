@@ -1,0 +1,1 @@
+"""Runs what the specification says on whatever computes."""

@@ -1,0 +1,137 @@
+"""Runs the requests of a case on an implementation, and notes what happened beside the numbers."""
+
+import random
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from mha_conformance.cases.case import Case, Request
+from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype, to_host
+from mha_conformance.run.implementation import OPERANDS, Implementation
+from mha_core import Projections, Unsupported
+from mha_spec.call import dtype_name
+from mha_spec.contract import library_of
+
+CONCURRENT = "MHA-EXEC-7"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
+
+    status: Literal["ok", "refused", "unsupported", "inexpressible"]
+    output: Any = None
+    weights: Any = None
+    lse: Any = None
+    error: str = ""
+    clause: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def perform(implementation: Implementation, case: Case) -> list[Reply]:
+    """One reply per request of the case, in order; the requests of MHA-EXEC-7 run at once."""
+    requests = case.make()
+    if case.clause == CONCURRENT:
+        with ThreadPoolExecutor(len(requests)) as pool:
+            return list(pool.map(lambda request: answer(implementation, request), requests))
+    return [answer(implementation, request) for request in requests]
+
+
+def answer(implementation: Implementation, request: Request) -> Reply:
+    """Convert, call, convert back."""
+    try:
+        operands, options = prepared(implementation, request)
+    except Inexpressible as error:
+        return Reply("inexpressible", error=str(error))
+    given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
+    before = {name: to_host(x).tobytes() for name, x in given.items()}
+    state = global_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = _call(implementation, request, operands, options)
+    except Unsupported as error:
+        return Reply("unsupported", error=str(error), clause=error.clause)
+    except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
+        return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
+    output, weights, lse = _unpacked(result, request)
+    facts = {
+        "library": library_of(output) if hasattr(output, "dtype") else type(output).__name__,
+        "asked library": library_of(operands[0]) if operands else "",
+        "dtype": dtype_name(output) if hasattr(output, "dtype") else type(output).__name__,
+        "device": str(getattr(output, "device", None)) == str(getattr(operands[0], "device", None)) if operands else True,
+        "modified": sorted(name for name, x in given.items() if to_host(x).tobytes() != before[name]),
+        "shared": sorted(name for name, x in given.items() if _shared(output, x)),
+        "state": global_state() == state,
+        "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
+        "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
+    }
+    try:
+        host = [None if x is None else to_host(x) for x in (output, weights, lse)]
+    except Exception as error:
+        return Reply("refused", error=f"a result that is no array: {type(output).__name__} ({error})", facts=facts)
+    if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
+        host[0] = np.swapaxes(host[0], -2, -3)
+    return Reply("ok", *host, facts=facts)
+
+
+def prepared(implementation: Implementation, request: Request) -> tuple[list[Any], dict[str, Any]]:
+    """Operands and options as the implementation takes them."""
+    kinds = {name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype for name, x in request.arrays.items()}
+
+    def native(name: str, x: Any, dtype: str) -> Any:
+        with np.errstate(all="ignore"):
+            values = np.asarray(x).astype(numpy_dtype(dtype))
+        if request.target == "attention" and name in OPERANDS:
+            values = laid_out(values, request.layout, name)
+            if implementation.layout == "bnhd":
+                values = np.swapaxes(values, -2, -3)
+        return implementation.convert(values)
+
+    if request.target == "merge":
+        wide = "float64" if request.dtype == "float64" else "float32"
+        return [native(f"part {at}", x, wide if at % 2 else request.dtype) for at, x in enumerate(request.operands)], {}
+    operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
+    options = {name: native(name, x, request.dtypes.get(name, kinds[name])) for name, x in request.arrays.items()}
+    options |= request.options
+    if request.target == "layer":
+        operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
+    if implementation.native_offset is not None:
+        options.pop("query_offset", None)
+    return operands, options
+
+
+def _call(implementation: Implementation, request: Request, operands: list[Any], options: dict[str, Any]) -> Any:
+    if request.target == "merge":
+        assert implementation.merge is not None
+        return implementation.merge(list(zip(operands[::2], operands[1::2], strict=True)))
+    if request.target == "layer":
+        assert implementation.layer is not None
+        return implementation.layer(*operands, **options)
+    return implementation.attention(*operands, **options)
+
+
+def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:
+    """(output, weights, lse) of what came back: an array, a result with these names, or a tuple in this order."""
+    if request.target == "merge":
+        return result[0], None, result[1]
+    if hasattr(result, "output"):
+        return result.output, getattr(result, "weights", None), getattr(result, "lse", None)
+    if isinstance(result, tuple):
+        return (*result, None, None)[:3]
+    return result, None, None
+
+
+def _shared(output: Any, x: Any) -> bool:
+    try:
+        return bool(np.shares_memory(np.asarray(output), np.asarray(x)))
+    except Exception:  # arrays that NumPy cannot look into are told apart by their addresses
+        return hasattr(output, "data_ptr") and output.data_ptr() == x.data_ptr()
+
+
+def global_state() -> Any:
+    """What a call must leave as it is: random generators and error modes."""
+    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index, union-attr]

@@ -1,0 +1,98 @@
+"""A process of its own for the implementation under test: a crash, a hang or a flood of memory costs its case, not the run."""
+
+import multiprocessing
+import os
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, Literal, TypeAlias
+
+from mha_conformance.run.implementation import Target, open_target
+from mha_conformance.run.perform import Reply, perform
+
+Answer: TypeAlias = tuple[Literal["replies", "crash", "timeout", "error"], Any]
+
+
+class Worker:
+    """Opens the target in a spawned process and answers cases by id. ``open`` must be called first, and again after a crash."""
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        self.target, self.timeout = target, timeout
+        self._process: Any = None
+        self._pipe: Any = None
+
+    def open(self) -> tuple[bool, Any]:
+        """(True, what the implementation says of itself) or (False, why it could not be opened)."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(self.target, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        kind, value = self._receive(self.timeout + 60)
+        return kind == "opened", value
+
+    def answer(self, case_id: str) -> Answer:
+        """The replies to a case, or how the process ended instead."""
+        try:
+            self._pipe.send(case_id)
+        except (BrokenPipeError, OSError):
+            return "crash", self._ending()
+        kind, value = self._receive(self.timeout)
+        if kind in ("crash", "timeout"):
+            self.close()
+            self.open()
+        return kind, value
+
+    def close(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _receive(self, timeout: float) -> tuple[Any, Any]:
+        try:
+            if not self._pipe.poll(timeout):
+                return "timeout", f"no answer within {timeout:g} s"
+            return self._pipe.recv()  # type: ignore[no-any-return]
+        except (EOFError, ConnectionResetError):
+            return "crash", self._ending()
+
+    def _ending(self) -> str:
+        self._process.join(5)
+        code = self._process.exitcode
+        return f"the process ended with signal {-code}" if code is not None and code < 0 else f"the process ended with code {code}"
+
+
+def _serve(target: Target, pipe: Connection) -> None:
+    """The other side: open, then answer until the pipe closes."""
+    from mha_conformance.cases import catalogue
+
+    try:
+        implementation = open_target(target)
+    except BaseException as error:
+        pipe.send(("unopened", f"{type(error).__name__}: {error}"))
+        return
+    about = {
+        "name": implementation.name, "claims": implementation.claims, "excludes": implementation.excludes,
+        "native_offset": implementation.native_offset, "measured_on": implementation.measured_on, "version": implementation.version,
+        "doors": implementation.doors, "arrays": implementation.claims.arrays, "layer": implementation.layer is not None, "merge": implementation.merge is not None,
+        "libraries": _libraries(), "pid": os.getpid(),
+    }  # fmt: skip
+    pipe.send(("opened", about))
+    cases = {case.id: case for case in catalogue()}
+    while True:
+        try:
+            case_id = pipe.recv()
+        except EOFError:
+            return
+        try:
+            replies: list[Reply] = perform(implementation, cases[case_id])
+            pipe.send(("replies", replies))
+        except Exception:
+            pipe.send(("error", traceback.format_exc()))
+
+
+def _libraries() -> dict[str, str]:
+    """The versions of the array libraries that this process has loaded."""
+    import sys
+
+    names = ("numpy", "torch", "jax", "cupy", "array_api_strict", "ml_dtypes", "tensorflow", "mlx")
+    return {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names if name in sys.modules}

@@ -1,0 +1,271 @@
+"""The catalogue: what it asks, of which clause, with which inputs; and that the inputs can tell arithmetics apart."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mha_conformance.cases import catalogue
+from mha_conformance.cases.inputs import BITS
+from mha_conformance.cases.snapshot import fingerprint, snapshot
+from mha_conformance.judge.blame import foundations
+from mha_conformance.judge.judge import STRICTEST_FIRST
+from mha_conformance.judge.truth import call_of, truth
+from mha_conformance.run.arrays import numpy_dtype
+from mha_spec.clauses import load
+from mha_spec.numerics import PROFILES, TYPES, error_ratio
+
+SNAPSHOT = Path(__file__).parents[1] / "cases.txt"
+REFRESH = f"{sys.executable} -m mha_conformance.cases.snapshot > conformance/cases.txt"
+
+WITHOUT_A_CASE = {
+    "MHA-VAL-1": "arrays of two libraries or devices: a case knows one library; mha_core/tests/test_refusals.py",
+    "MHA-VAL-2": "operands of two dtypes: a request has one dtype; mha_core/tests/test_refusals.py",
+    "MHA-VAL-3": "ranks below 3 are refused in words that only the door knows; mha_core/tests/test_refusals.py",
+    "MHA-VAL-19": "binds the door, with a reserved name; its example runs",
+    "MHA-VAL-20": "binds the door, by Python types; its example runs",
+    "MHA-VAL-21": "says what is not refused: cases of MASK-9, 12 and 13 pass such values",
+    "MHA-VAL-22": "the words of an error; its example runs, and every case of VAL compares the clause that is named",
+    "MHA-EXEC-9": "what is not claimed is not asked; claimed and refused is FAIL in every case (MHA-CONF-9)",
+    "MHA-EXEC-10": "binds load(); mha_core/tests/test_registry.py",
+    "MHA-MASK-23": "binds a helper of core, no attention; its example runs",
+    "MHA-PROJ-2": "binds the constructor of Projections, which is core's; mha_core/tests/test_projections.py",
+    "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
+    "MHA-PROJ-10": "binds a constructor of core; mha_core/tests/test_projections.py",
+    "MHA-AUX-11": "binds the type of a result, of which foreign systems have their own; its example runs",
+    "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
+}
+"""Clauses of the areas that must have cases, and have none, each with the reason."""
+
+DESCRIBED_BY = {
+    "mask": {"MHA-MASK-2"},
+    "bias": {"MHA-ATTN-11", "MHA-MASK-5"},
+    "causal": {"MHA-MASK-7"},
+    "offset": {"MHA-MASK-8"},
+    "window": {"MHA-MASK-10"},
+    "lengths": {"MHA-MASK-12"},
+    "segments": {"MHA-MASK-13"},
+    "grouped": {"MHA-HEAD-2"},
+    "d_v": {"MHA-ATTN-7"},
+    "scale": {"MHA-ATTN-3"},
+    "softcap": {"MHA-ATTN-10"},
+    "sink": {"MHA-ATTN-12"},
+    "weights": {"MHA-AUX-1"},
+    "lse": {"MHA-AUX-4"},
+    "layer": {"MHA-PROJ-1"},
+}
+HIDING = {"mask", "bias", "causal", "offset", "window", "lengths", "segments"}
+BEYOND_ITS_NEEDS = {
+    **dict.fromkeys(("MHA-MASK-17", "MHA-MASK-18", "MHA-MASK-19", "MHA-MASK-20", "MHA-MASK-21"), HIDING),  # MHA-CONF-13
+    "MHA-MASK-15": {"lse"},  # -inf in a row that sees nothing
+    "MHA-EXEC-5": {"scale"},  # a history of two scales
+    "MHA-EXEC-11": {"d_v"},  # no channels of values, while there are some of keys
+    "MHA-ATTN-4": {"d_v"},  # no channels of keys, while there are some of values
+    "MHA-NUM-7": {"weights"},  # beside the lse, from the same call
+}
+"""Features that a clause's cases use though neither it nor its needs describe them."""
+
+OPTION = {
+    "is_causal": "causal", "query_offset": "offset", "key_lengths": "lengths", "query_segments": "segments",
+    "key_segments": "segments", "sink_logits": "sink", "return_weights": "weights", "return_lse": "lse",
+}  # fmt: skip
+
+
+def used_by(case):
+    """The features that the requests of a case use."""
+    used = set()
+    for request in case.make():
+        used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options)}
+        if request.target == "merge":
+            used.add("lse")
+            continue
+        if request.target == "layer":
+            used.add("layer")
+            w = request.projections
+            heads, widths = (w["w_q"].shape[0], w["w_k"].shape[0]), (w["w_q"].shape[-1], w["w_v"].shape[-1])
+        else:
+            query, key, value = request.operands
+            heads, widths = (query.shape[-3], key.shape[-3]), (query.shape[-1], value.shape[-1])
+        used |= {name for name, (a, b) in (("grouped", heads), ("d_v", widths)) if a != b}
+    return used
+
+
+def test_the_committed_list_is_this_catalogue():
+    """Ids, levels, groups, and a hash of every input: the same in this process as where the file was written."""
+    assert SNAPSHOT.read_text(encoding="utf-8") == snapshot(), f"if the change is meant: {REFRESH}"
+
+
+def test_another_process_builds_the_same_inputs(tmp_path):
+    told = subprocess.run(
+        [sys.executable, "-m", "mha_conformance.cases.snapshot"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONHASHSEED": "12345"}, check=True,
+    )  # fmt: skip
+    assert told.stdout == snapshot()
+
+
+def test_a_changed_bit_changes_the_fingerprint():
+    case = next(case for case in catalogue() if case.clause == "MHA-NUM-6")
+    request = case.make()[0]
+    before = fingerprint(case)
+    request.operands[0].flat[0] = np.nextafter(request.operands[0].flat[0], 9)
+    object.__setattr__(case, "make", lambda made=case.make: (request,))
+    try:
+        assert fingerprint(case) != before
+    finally:
+        catalogue.cache_clear()
+
+
+def test_ids_are_unique_and_say_what_they_are():
+    ids = [case.id for case in catalogue()]
+    assert len(ids) == len(set(ids))
+    for case in catalogue():
+        assert case.id.startswith(f"{case.clause}/")
+        assert case.id.endswith(f"/{case.dtype}")
+        assert "'" not in case.id, "ids are quoted in commands"
+
+
+def test_every_clause_of_a_case_stands_in_the_text_and_binds_implementations():
+    levels = {clause.id: clause.level for clause in load().clauses}
+    assert {case.clause for case in catalogue()} <= set(levels)
+    assert {levels[case.clause] for case in catalogue()} == {"MUST"}
+
+
+def test_every_must_has_a_case_or_a_reason():
+    areas = {"ATTN", "MASK", "HEAD", "AUX", "PROJ", "EXEC", "VAL"}
+    asked = {case.clause for case in catalogue()}
+    bare = {clause.id for clause in load().clauses if clause.level == "MUST" and clause.area in areas} - asked
+    assert bare == set(WITHOUT_A_CASE)
+    assert not {f"MHA-VAL-{n}" for n in range(4, 19)} & bare
+
+
+def test_smoke_has_a_case_of_every_clause_that_has_any():
+    asked = {case.clause for case in catalogue()}
+    numerics = {clause for clause in asked if clause.startswith("MHA-NUM-")}
+    assert asked - {case.clause for case in catalogue() if case.level == "smoke"} <= numerics | {"MHA-PROJ-5"}
+
+
+@pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)
+def test_a_case_declares_the_features_that_it_uses(case):
+    used = used_by(case)
+    if case.rule == "refused":  # what is wrong with the call may be the very absence of an option
+        assert used <= case.features | {"d_v", "grouped"}
+    else:
+        assert used == case.features
+
+
+def test_a_case_uses_only_what_its_clause_and_its_needs_describe():
+    below = foundations(load())
+    beyond = {}
+    for case in catalogue():
+        if case.rule == "refused":
+            continue
+        described = {case.clause} | below[case.clause]
+        if strange := {feature for feature in case.features if not DESCRIBED_BY[feature] & described}:
+            beyond.setdefault(case.clause, set()).update(strange)
+    for clause, features in beyond.items():
+        assert features <= BEYOND_ITS_NEEDS.get(clause, set()), clause
+    assert set(beyond) == set(BEYOND_ITS_NEEDS), "an exception that nothing needs any more"
+
+
+@pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)
+def test_every_operand_is_exact_in_its_dtype(case):
+    for request in case.make():
+        with np.errstate(all="ignore"):
+            for at, values in enumerate(request.operands):
+                kind = "float32" if request.target == "merge" and at % 2 and request.dtype != "float64" else request.dtype
+                np.testing.assert_array_equal(values.astype(numpy_dtype(kind)).astype(float), values)
+            for name in ("bias", "sink_logits"):
+                if name in request.arrays and request.arrays[name].dtype.kind == "f":
+                    values = request.arrays[name]
+                    kind = numpy_dtype(request.dtypes.get(name, request.dtype))
+                    np.testing.assert_array_equal(values.astype(kind).astype(float), values)
+
+
+NEXT_COARSER = {"float64": 24, "float32": 11, "float16": 8, "bfloat16": 4}
+"""The significand bits of the next coarser multiplicand: float32, TF32, bfloat16, and the finer of the two fp8."""
+
+PROFILE = {dtype: next(name for name in STRICTEST_FIRST if PROFILES[name].io == dtype) for dtype in BITS}
+
+
+def rounded(x, bits):
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.round(np.ldexp(fraction, bits)), exponent - bits)
+
+
+def coarse(call, score_bits, value_bits):
+    """Attention in float64 whose products read operands of so many bits; None reads them whole."""
+
+    def read(x, bits):
+        return x if bits is None else rounded(x, bits)
+
+    query, key, value = call.query, call.key, call.value
+    s = call.scale * (read(query, score_bits) @ read(key, score_bits).mT)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return read(p, value_bits) @ read(value, value_bits) / p.sum(axis=-1, keepdims=True)
+
+
+def ratio(request, score_bits=None, value_bits=None):
+    profile = PROFILE[request.dtype]
+    known = truth(request, profile)
+    got = coarse(call_of(request, request.operands), score_bits, value_bits)
+    largest = TYPES[PROFILES[profile].output].largest
+    return float(error_ratio(got, known.expected["output"], known.bounds["output"], largest).max())
+
+
+@pytest.mark.parametrize("dtype", sorted(BITS))
+@pytest.mark.parametrize("where", ["QK", "PV"])
+def test_the_next_coarser_multiplicand_is_detected(dtype, where):
+    """In QK^T and in PV by themselves; the exact computation stands beside them, far inside the bound."""
+    bits = NEXT_COARSER[dtype]
+    found = {}
+    for case in catalogue():
+        if case.level == "full" or case.clause not in ("MHA-NUM-2", "MHA-NUM-3", "MHA-NUM-6", "MHA-NUM-11"):
+            continue
+        request = case.make()[0]
+        if case.dtype != dtype or request.operands[1].shape[-2] < 2 or request.options:
+            continue
+        assert ratio(request) < 0.05
+        found[case.id] = ratio(request, **{"score_bits" if where == "QK" else "value_bits": bits})
+    own = {"float64": "MHA-NUM-2", "float32": "MHA-NUM-11"}.get(dtype, "MHA-NUM-3")
+    assert found[f"{own}/few keys/{dtype}"] > 1.5
+    shown = [name for name, worst in found.items() if worst > 1]
+    assert len(shown) >= len(found) - 1, found
+    assert max(found.values()) > 2
+
+
+@pytest.mark.parametrize("dtype", sorted(BITS))
+def test_coarse_inputs_would_hide_it(dtype):
+    """The guard can fail: with inputs of few bits the coarser product is the same, and nothing shows in QK^T."""
+    from mha_conformance.cases.build import operands
+    from mha_conformance.cases.case import Request
+
+    request = Request(operands(1, dtype, coarse=True), dtype)
+    short = Request(tuple(rounded(x, 4) for x in request.operands), dtype)
+    assert ratio(short, score_bits=NEXT_COARSER[dtype]) < 1
+
+
+def test_the_inputs_of_numerics_fill_the_significand():
+    for case in catalogue():
+        if case.group != "numerics":
+            continue
+        full = BITS[case.dtype]
+        for values in case.make()[0].operands:
+            fraction, _ = np.frexp(values[values != 0])
+            scaled = np.ldexp(fraction, full)
+            assert (scaled == np.round(scaled)).all()
+            if values.size >= 16:
+                assert (scaled % 2 == 1).mean() > 0.2, case.id
+
+
+def test_sizes_stay_small_below_full():
+    """Core is for every day: no case below full holds more than a quarter of a million scores."""
+    for case in catalogue():
+        if case.level != "full":
+            for request in case.make():
+                if request.target == "attention":
+                    query, key, _ = request.operands
+                    assert math.prod(query.shape[:-1]) * key.shape[-2] <= 2**18, case.id
