@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_backends import reference
-from mha_conformance.cases import catalogue
+from mha_conformance.cases import Level, catalogue
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
@@ -158,13 +158,13 @@ def implementation(subject: Honest) -> Implementation:
     )
 
 
-def judged(subject: Honest) -> list[Verdict]:
-    """The verdicts of the whole catalogue, in this process."""
+def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
+    """The verdicts of the catalogue up to ``level``, in this process."""
     under_test = implementation(subject)
     return [
         judge(case, perform(under_test, case), subject.claims, rivals=False)
         for case in catalogue()
-        if not unclaimed(case, subject.claims)
+        if case.wanted_at(level) and not unclaimed(case, subject.claims)
     ]
 
 

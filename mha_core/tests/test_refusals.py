@@ -199,3 +199,15 @@ ACCEPTED = {
 @pytest.mark.parametrize("options", ACCEPTED.values(), ids=ACCEPTED)
 def test_what_is_legal_is_computed(options):
     assert np.isfinite(attention(Q, K, V, **options)).all()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors_are_refused(layout):
+    torch = pytest.importorskip("torch")
+    x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=getattr(torch, layout))
+    with pytest.raises(Violation, match="MHA-VAL-1"):
+        attention(x, x, x)
+    dense = torch.ones(1, 2, 3)
+    with pytest.raises(Violation, match="MHA-VAL-1"):
+        attention(dense, dense, dense, mask=x)

@@ -36,7 +36,9 @@ def describe(array: Any) -> str:
 
 
 def is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype") and type(x).__name__ not in _NOT_PLAIN
+    """A plain array: no masked array or matrix, whose arithmetic is another, and no nested tensor, which has no shape."""
+    plain = type(x).__name__ not in _NOT_PLAIN and not getattr(x, "is_nested", False)
+    return plain and hasattr(x, "shape") and hasattr(x, "dtype")
 
 
 def shown(x: Any) -> str:

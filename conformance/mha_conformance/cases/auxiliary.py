@@ -98,7 +98,7 @@ def merging() -> Iterator[Case]:
         return Request(tuple(x for part in parts for x in part), "float32", target="merge")
 
     parts = list(zip(o, lse, strict=True))
-    far = (o[1], lse[1] + 512)
+    far = (o[1], (lse[1] + 512).astype(np.float32).astype(float))
     partly = (o[2], np.where(choices(430, lse[2].shape, 0.5), -np.inf, lse[2]))
     merges: dict[str, tuple[str, tuple[Any, ...], str]] = {
         "two parts": ("MHA-AUX-7", (merge(*parts[:2]),), "bound"),

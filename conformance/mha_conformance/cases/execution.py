@@ -125,7 +125,7 @@ def refusals() -> Iterator[Case]:
         "causal without an offset": ("MHA-VAL-11", ("causal", "offset"), Request((query, key, value), "float32", options={"is_causal": True})),
         "an offset that would be ignored": ("MHA-VAL-12", ("offset", "causal"), Request((query, key, value), "float32", options={"query_offset": 0})),
         "lengths per head": ("MHA-VAL-13", ("lengths",), Request((query, key, value), "float32", arrays={"key_lengths": np.full((2, 3), 7)})),
-        "a window of -1": ("MHA-VAL-14", ("window",), Request((query, key, value), "float32", options={"window": (-1, -1), "query_offset": 0})),
+        "a window of -1": ("MHA-VAL-14", ("window", "offset"), Request((query, key, value), "float32", options={"window": (-1, -1), "query_offset": 0})),
         "one segment array": ("MHA-VAL-15", ("segments",), Request((query, key, value), "float32", arrays={"key_segments": np.zeros((2, m), int)})),
         "a scale of NaN": ("MHA-VAL-16", ("scale",), Request((query, key, value), "float32", options={"scale": float("nan")})),
         "a softcap of 0": ("MHA-VAL-17", ("softcap",), Request((query, key, value), "float32", options={"softcap": 0.0})),

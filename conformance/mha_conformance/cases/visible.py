@@ -7,6 +7,7 @@ import numpy as np
 
 from mha_conformance.cases.attention import codes
 from mha_conformance.cases.build import BASE, case, operands
+from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.inputs import choices, fractions, integers
 
@@ -247,7 +248,7 @@ def composed(clause: str, names: tuple[str, ...], level: Any = None) -> Case:
         return Request(coded(5, 7, spread=1.0, items=2, h=2), "float32", arrays=arrays, options=options)
 
     return case(
-        clause, " and ".join(names), make, features=features, level=level or ("smoke" if names == ("mask", "bias") else "core")
+        clause, " and ".join(names), make, features=features, level=level or ("smoke" if names in (("mask", "bias"), ("mask", "lengths")) else "core")
     )
 
 
@@ -327,8 +328,6 @@ def hidden_data() -> Iterator[Case]:
 
 def poisoned(query: Any, key: Any, value: Any, arrays: Any, options: Any, poison: float) -> tuple[Any, Any, Any]:
     """The operands with ``poison`` in every key and value that no query of its batch item sees."""
-    from mha_conformance.judge.truth import visible_pairs
-
     request = Request((query, key, value), "float32", arrays=arrays, options=options)
     unseen = ~visible_pairs(request).any(axis=-2)  # (b, h, m)
     return query, np.where(unseen[..., None], poison, key), np.where(unseen[..., None], poison, value)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request, Rule
-from mha_conformance.judge.truth import Truth, truths, visible_pairs
+from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
 from mha_spec.numerics import PROFILES, TYPES, error_ratio

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
 from mha_core import Call, Projections
 from mha_spec import equations
-from mha_spec.contract import attention_call
 from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
 
 
@@ -25,22 +25,6 @@ class Truth(NamedTuple):
 
     expected: dict[str, Any]
     bounds: dict[str, Any]
-
-
-def call_of(request: Request, operands: tuple[Any, ...]) -> Call:
-    """The request as a legal call on float64 arrays."""
-    query, key, value = (np.asarray(x, dtype=np.float64) for x in operands)
-    return attention_call(query, key, value, **request.arrays, **request.options)
-
-
-def visible_pairs(request: Request) -> Any:
-    """(*b h n m): who sees whom."""
-    return np.broadcast_to(equations.visible(call_of(request, request.operands)), _scores_shape(request))
-
-
-def _scores_shape(request: Request) -> tuple[int, ...]:
-    query, key, _ = request.operands
-    return (*query.shape[:-1], key.shape[-2])
 
 
 def truth(request: Request, profile: str) -> Truth:

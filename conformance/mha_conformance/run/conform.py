@@ -14,7 +14,8 @@ from typing import Any
 from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed, verdict
-from mha_conformance.judge.verdict import FAILING, JUDGED, Verdict
+from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
+from mha_conformance.run import xfail
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.worker import Worker
 from mha_core import Claims
@@ -68,10 +69,16 @@ class Report:
 
     @property
     def satisfied(self) -> dict[str, str | None]:
-        """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept."""
+        """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
+
+        Refusals, poison, class strict and determinism have verdicts of their own, and say nothing of a profile.
+        """
         kept: dict[str, str | None] = {}
         for dtype in self.claims.dtypes:
-            mine = [v for v in self.verdicts if v.dtype == dtype and v.status in ("PASS", "FAIL") and (v.profiles or v.status == "FAIL")]
+            mine = [
+                v for v in self.verdicts
+                if v.dtype == dtype and v.group in ("semantics", "numerics") and (v.profiles or v.status in FAILING)
+            ]  # fmt: skip
             common = [p for p in (mine[0].profiles if mine else ()) if all(p in v.profiles for v in mine)]
             kept[dtype] = common[0] if common else None
         return kept
@@ -89,9 +96,10 @@ class Report:
         every = {feature for case in catalogue() for feature in case.features}
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
+        known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
         return (
             f"conforms to MHA {SPEC_VERSION}, profile {profiles}, for {asked}{strict}; determinism {self.claims.determinism}; "
-            f"not claimed: {left}."
+            f"not claimed: {left}{f'; listed as failing: {known}' if known else ''}."
         )
 
 
@@ -103,8 +111,10 @@ def conform(
     started = time.monotonic()
     crew = [Worker(target, timeout) for _ in range(max(1, workers))]
     try:
-        about = _open(crew)
+        about = open_crew(crew)
         verdicts = tuple(_judged(crew, chosen, about, selection.first, progress))
+        if not selection.cases:
+            verdicts = xfail.strictly(verdicts, about["expected_failures"])
     finally:
         for worker in crew:
             worker.close()
@@ -116,7 +126,8 @@ def conform(
     return Report(target, about["claims"], verdicts, tuple(blamed(verdicts, load())), provenance)
 
 
-def _open(crew: list[Worker]) -> dict[str, Any]:
+def open_crew(crew: list[Worker]) -> dict[str, Any]:
+    """What the implementation says of itself, from the first of its processes. Raises ``CannotRun``."""
     with ThreadPoolExecutor(len(crew)) as pool:
         opened = list(pool.map(lambda worker: worker.open(), crew))
     for good, value in opened:
@@ -128,7 +139,6 @@ def _open(crew: list[Worker]) -> dict[str, Any]:
 def _judged(
     crew: list[Worker], chosen: list[Case], about: dict[str, Any], first: bool, progress: Callable[[int, int], None] | None
 ) -> Iterable[Verdict]:
-    claims = about["claims"]
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in crew:
         idle.put(worker)
@@ -138,7 +148,11 @@ def _judged(
         nonlocal stopped, done
         if stopped:
             return None
-        found = _one(case, idle, about, claims)
+        worker = idle.get()
+        try:
+            found = verdict_on(case, worker, about)
+        finally:
+            idle.put(worker)
         stopped |= first and found.status in FAILING
         done += 1
         if progress is not None:
@@ -149,18 +163,20 @@ def _judged(
         return [found for found in pool.map(one, chosen) if found is not None]
 
 
-def _one(case: Case, idle: "SimpleQueue[Worker]", about: dict[str, Any], claims: Claims) -> Verdict:
+def verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
+    """The verdict on one case, as every door of the suite gives it."""
+    return xfail.applied(_verdict_on(case, worker, about), about["expected_failures"])
+
+
+def _verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
+    claims: Claims = about["claims"]
     if why := unclaimed(case, claims, about["excludes"]) or _absent(case, about) or _misaligned(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
-    worker = idle.get()
-    try:
-        kind, value = worker.answer(case.id)
-    finally:
-        idle.put(worker)
+    kind, value = worker.answer(case.id)
     if kind == "replies":
         return judge(case, value, claims)
-    status = {"crash": "CRASH", "timeout": "TIMEOUT", "error": "ERROR"}[kind]
-    return verdict(case, status, str(value), float("inf") if status != "ERROR" else None)  # type: ignore[arg-type]
+    status: Status = {"crash": "CRASH", "timeout": "TIMEOUT"}.get(kind, "ERROR")  # type: ignore[assignment]
+    return verdict(case, status, str(value), float("inf") if status != "ERROR" else None)
 
 
 def _absent(case: Case, about: dict[str, Any]) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mha_conformance.run import xfail
 from mha_conformance.run.arrays import converter
 from mha_core import FEATURES, Claims, load, merge_partials
+from mha_spec.numerics import PROFILES as KNOWN_PROFILES
 
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
@@ -53,6 +55,7 @@ class Implementation:
     native_offset: str | None = None
     measured_on: str | None = None
     version: str | None = None
+    expected_failures: tuple[xfail.Expected, ...] = ()
     doors: bool = False
     """Whether it refuses by clause, behind the door of this project."""
 
@@ -105,13 +108,19 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     """What a claims file says takes the place of what was inferred. Unknown keys are refused."""
     known = {
         "features", "dtypes", "profiles", "strict", "determinism", "excludes", "native_offset", "environment", "measured_on", "version",
-        "layout",
+        "layout", "xfail",
     }  # fmt: skip
     if unknown := set(declared) - known:
         raise ValueError(f"{target.claims}: unknown keys {sorted(unknown)}; known are {', '.join(sorted(known))}")
     claims = found.claims
     dtypes = tuple(declared.get("dtypes", claims.dtypes))
     profiles = declared.get("profiles", {dtype: claims.profiles.get(dtype, PROFILES[dtype]) for dtype in dtypes})
+    for dtype, profile in profiles.items():
+        fitting = [name for name, known_profile in KNOWN_PROFILES.items() if known_profile.io == dtype]
+        if profile not in fitting:
+            raise ValueError(f"{target.claims}: profile {profile!r} for {dtype}; known are {', '.join(fitting) or 'none for this dtype'}")
+    if declared.get("native_offset") not in (None, "top-left", "bottom-right"):
+        raise ValueError(f"{target.claims}: native_offset is top-left or bottom-right; given {declared['native_offset']!r}")
     claims = replace(
         claims, features=frozenset(declared.get("features", claims.features)), dtypes=dtypes, profiles=profiles,
         strict=declared.get("strict", claims.strict), determinism=declared.get("determinism", claims.determinism),
@@ -119,5 +128,5 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     return replace(
         found, claims=claims, excludes=tuple(frozenset(pair) for pair in declared.get("excludes", ())),
         native_offset=declared.get("native_offset"), measured_on=declared.get("measured_on"), version=declared.get("version"),
-        layout=declared.get("layout", found.layout),
+        layout=declared.get("layout", found.layout), expected_failures=xfail.read(declared.get("xfail", ()), str(target.claims)),
     )  # fmt: skip

@@ -72,7 +72,7 @@ def _serve(target: Target, pipe: Connection) -> None:
         return
     about = {
         "name": implementation.name, "claims": implementation.claims, "excludes": implementation.excludes,
-        "native_offset": implementation.native_offset, "measured_on": implementation.measured_on, "version": implementation.version,
+        "expected_failures": implementation.expected_failures, "native_offset": implementation.native_offset, "measured_on": implementation.measured_on, "version": implementation.version,
         "doors": implementation.doors, "arrays": implementation.claims.arrays, "layer": implementation.layer is not None, "merge": implementation.merge is not None,
         "libraries": _libraries(), "pid": os.getpid(),
     }  # fmt: skip

@@ -1,0 +1,22 @@
+"""A request as a legal call in float64, and who sees whom in it."""
+
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.cases.case import Request
+from mha_core import Call
+from mha_spec import equations
+from mha_spec.contract import attention_call
+
+
+def call_of(request: Request, operands: tuple[Any, ...]) -> Call:
+    """The request's options on these operands, as float64 arrays."""
+    query, key, value = (np.asarray(x, dtype=np.float64) for x in operands)
+    return attention_call(query, key, value, **request.arrays, **request.options)
+
+
+def visible_pairs(request: Request) -> Any:
+    """(*batch, h, n, m): who sees whom."""
+    query, key, _ = request.operands
+    return np.broadcast_to(equations.visible(call_of(request, request.operands)), (*query.shape[:-1], key.shape[-2]))
