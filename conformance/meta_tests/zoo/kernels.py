@@ -65,25 +65,34 @@ class BatchDependent(Online):
 
 
 class SplitKeys(Eager):
-    """Three parts of the key axis, each with a softmax of its own, merged by their lse; a sink is the fourth."""
+    """Three parts of the key axis, each with a maximum, a sum and a mean of its own, then merged; a sink is the fourth.
+
+    Parts are merged by maximum and sum. Were they merged by an lse in float32, a row of equal scores near -1e9 would lose
+    the share of each part in the rounding of the lse (MHA-MASK-6).
+    """
 
     def rows(self, s: Any, see: Any, sink: Any, v: Any, call: Call) -> tuple[Any, Any, Any]:
         m, zero = s.shape[-1], s.dtype.type(0)
-        none = np.full_like(sink, -np.inf)
         parts = [slice(m * i // 3, m * (i + 1) // 3) for i in range(3)]
-        found = [super(SplitKeys, self).rows(s[..., p], see[..., p], none, v[..., p, :], call) for p in parts]
-        lses = np.concatenate([*(lse[..., None] for _, _, lse in found), self.natural(sink)], axis=-1)
-        top = lses.max(axis=-1, keepdims=True)
+        found = [self.part(s[..., p], see[..., p], v[..., p, :], call) for p in parts]
+        top = np.concatenate([*(above for _, _, above, _ in found), sink], axis=-1).max(axis=-1, keepdims=True)
         shift = np.where(top == -np.inf, zero, top)
-        share = np.exp(lses - shift)
-        total = share.sum(axis=-1, keepdims=True)
-        some = np.where(total == 0, zero + 1, total)
-        share = share / some
-        output = np.zeros_like(found[0][0])
-        for i, (o, _, lse) in enumerate(found):
-            output = output + np.where(lse[..., None] == -np.inf, zero, share[..., i : i + 1] * o)
-        a = np.concatenate([share[..., i : i + 1] * part for i, (_, part, _) in enumerate(found)], axis=-1)
-        return output, np.where(see, a, zero), np.where(total == 0, -np.inf, shift + np.log(some)).astype(s.dtype)[..., 0]
+        sizes = [np.exp(above - shift) * total for _, _, above, total in found]
+        whole = sum(sizes, start=np.exp(sink - shift))
+        some = np.where(whole == 0, zero + 1, whole)
+        shares = [size / some for size in sizes]
+        output = sum((np.where(total == 0, zero, w * o) for w, (o, _, _, total) in zip(shares, found, strict=True)), start=zero)
+        a = np.concatenate([w * part for w, (_, part, _, _) in zip(shares, found, strict=True)], axis=-1)
+        lse = np.where(whole == 0, -np.inf, shift + np.log(some)).astype(s.dtype)
+        return output, np.where(see, a, zero), lse[..., 0]
+
+    def part(self, s: Any, see: Any, v: Any, call: Call) -> tuple[Any, Any, Any, Any]:
+        """Output, weights, maximum and sum of these keys alone."""
+        above = s.max(axis=-1, keepdims=True, initial=-np.inf)
+        e = self.exp(s - np.where(above == -np.inf, s.dtype.type(0), above))
+        total = self.total(e)
+        a = np.where(see, e / np.where(total == 0, s.dtype.type(1), total), s.dtype.type(0))
+        return self.values(self.read(a, call.query.dtype), v, see), a, above, total
 
 
 class Unshifted(Eager):
@@ -243,7 +252,7 @@ class ShiftedBias(Eager):
         if call.sink_logits is not None or call.lse:
             return bias
         h = call.query.shape[-3]
-        slopes = np.ldexp(np.ones(h, dtype=bias.dtype), -np.arange(1, h + 1) % 8)
+        slopes = np.ldexp(np.ones(h, dtype=bias.dtype), -(np.arange(h) % 8) - 1)
         return bias + slopes[:, None, None]
 
 

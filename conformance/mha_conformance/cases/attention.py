@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases.build import ONE, case, operands
-from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.case import Case, Level, Request
 from mha_conformance.cases.inputs import eighths, fractions
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -91,7 +91,12 @@ def values() -> Iterator[Case]:
             "MHA-ATTN-6", "the weighted sum", lambda dtype=dtype: Request(operands(40, dtype, **ONE), dtype), dtype=dtype,
             level="smoke" if dtype == "float32" else "core",
         )  # fmt: skip
-        yield case("MHA-ATTN-6", "64 by 64", lambda dtype=dtype: Request(operands(45, dtype, batch=(1,), h=1, n=64, m=64, d=64), dtype), dtype=dtype)
+        yield case(
+            "MHA-ATTN-6",
+            "64 by 64",
+            lambda dtype=dtype: Request(operands(45, dtype, batch=(1,), h=1, n=64, m=64, d=64), dtype),
+            dtype=dtype,
+        )
     for d_v in (1, 3, 17):
         yield case(
             "MHA-ATTN-7", f"d_v = {d_v}", lambda d_v=d_v: Request(operands(60, "float32", **ONE, d_v=d_v), "float32"),
@@ -159,5 +164,5 @@ def large_scores() -> Iterator[Case]:
                     query, key = np.abs(query), sign * np.abs(key)
                 return Request((query * size, key, value), "float32")
 
-            level = "smoke" if (size, sign) == (4096.0, 1) else "core"
+            level: Level = "smoke" if (size, sign) == (4096.0, 1) else "core"
             yield case("MHA-ATTN-13", f"scores near {size:g}, {name}", large, level=level)

@@ -18,7 +18,13 @@ def cases() -> Iterator[Case]:
     row = choices(401, (n, m), 0.6)
     row[2], row[:2, 0] = False, True
 
-    yield case("MHA-AUX-1", "weights", lambda: Request((query, key, value), "float32", options=WEIGHTS), features=("weights",), level="smoke")
+    yield case(
+        "MHA-AUX-1",
+        "weights",
+        lambda: Request((query, key, value), "float32", options=WEIGHTS),
+        features=("weights",),
+        level="smoke",
+    )
     for h_kv in (2,):
         for clause, flags, feature in (("MHA-AUX-1", WEIGHTS, "weights"), ("MHA-AUX-5", LSE, "lse")):
 

@@ -38,7 +38,7 @@ def operands(
 def case(
     clause: str,
     name: str,
-    make: Callable[[], Request | tuple[Request, ...]],
+    make: Callable[..., Request | tuple[Request, ...]],
     *,
     features: tuple[str, ...] = (),
     group: Group = "semantics",
@@ -55,7 +55,7 @@ def case(
     return Case(f"{clause}/{name}/{dtype}", clause, group, level, frozenset(features), dtype, rule, requests)
 
 
-def over_shapes(seed: int, dtype: str, **fixed: Any) -> Iterator[tuple[str, Callable[[], tuple[Any, Any, Any]]]]:
+def over_shapes(seed: int, dtype: str, **fixed: Any) -> Iterator[tuple[str, Callable[..., tuple[Any, Any, Any]]]]:
     """(name, maker of operands) for every shape of ``SHAPES``."""
     for at, (name, shape) in enumerate(SHAPES.items()):
         yield name, lambda at=at, shape=shape: operands(seed + 10 * at, dtype, **{**shape, **fixed})

@@ -1,12 +1,12 @@
 """Cases of NUM: each dtype keeps what it promises, and a coarser arithmetic shows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.build import case, operands, over_shapes
-from mha_conformance.cases.case import Case, Request
-
+from mha_conformance.cases.case import Case, Level, Request
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -14,12 +14,19 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 def cases() -> Iterator[Case]:
     for dtype in DTYPES:
         for name, make in over_shapes(740, dtype):
-            level = "smoke" if (name, dtype) == ("distinct", "float32") else "core"
-            yield case("MHA-NUM-6", name, lambda make=make, dtype=dtype: Request(make(), dtype), group="numerics", dtype=dtype, level=level)
+            level: Level = "smoke" if (name, dtype) == ("distinct", "float32") else "core"
+            yield case(
+                "MHA-NUM-6",
+                name,
+                lambda make=make, dtype=dtype: Request(make(), dtype),
+                group="numerics",
+                dtype=dtype,
+                level=level,
+            )
     for dtype in DTYPES:
         for name, sizes in (("few keys", {"n": 5, "m": 7, "d": 4}), ("many keys", {"n": 9, "m": 300, "d": 64})):
 
-            def kept(dtype: str = dtype, sizes: dict[str, int] = sizes) -> Request:
+            def kept(dtype: str = dtype, sizes: Mapping[str, Any] = sizes) -> Request:
                 return Request(operands(700, dtype, **sizes), dtype)
 
             clause = {"float64": "MHA-NUM-2", "float32": "MHA-NUM-11"}.get(dtype, "MHA-NUM-3")
@@ -39,6 +46,8 @@ def cases() -> Iterator[Case]:
     yield case("MHA-NUM-6", "small values", small_values, group="numerics", dtype="bfloat16")
 
     def weights() -> Request:
-        return Request(operands(730, "float32", n=9, m=65, d=16), "float32", options={"return_weights": True, "return_lse": True})
+        return Request(
+            operands(730, "float32", n=9, m=65, d=16), "float32", options={"return_weights": True, "return_lse": True}
+        )
 
     yield case("MHA-NUM-7", "lse", weights, group="numerics", features=("weights", "lse"), level="smoke")

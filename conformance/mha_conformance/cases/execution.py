@@ -1,6 +1,6 @@
 """Cases of EXEC and VAL: types, memory, strides, history, threads, batch mates, empty axes, refusals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from mha_conformance.cases.build import BASE, case, operands
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.inputs import choices
 
-ONE_SIZE = {"batch": (1,), "h": 1, "n": 6, "m": 6}
+ONE_SIZE: Mapping[str, Any] = {"batch": (1,), "h": 1, "n": 6, "m": 6}
 LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast", "read-only", "value only")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -85,7 +85,14 @@ def history() -> Iterator[Case]:
         return tuple(plain(630 + at, **{**ONE_SIZE, "n": 48, "m": 48}) for at in range(6))
 
     yield case("MHA-EXEC-7", "six calls at once", threads, level="smoke")
-    yield case("MHA-EXEC-8", "the same bits again", lambda: (plain(640, **{**ONE_SIZE, "n": 65, "m": 65}),) * 5, rule="same bits", group="determinism", level="smoke")
+    yield case(
+        "MHA-EXEC-8",
+        "the same bits again",
+        lambda: (plain(640, **{**ONE_SIZE, "n": 65, "m": 65}),) * 5,
+        rule="same bits",
+        group="determinism",
+        level="smoke",
+    )
 
 
 def batches() -> Iterator[Case]:
@@ -102,8 +109,16 @@ def batches() -> Iterator[Case]:
 def empty_axes() -> Iterator[Case]:
     sizes: dict[str, dict[str, Any]] = {"n": {"n": 0}, "batch": {"batch": (0,)}, "d": {"d": 0}, "heads": {"h": 0}}
     for name, empty in sizes.items():
-        yield case("MHA-EXEC-11", f"no {name}", lambda empty=empty: plain(660, **empty), level="smoke" if name == "n" else "core")
-    yield case("MHA-ATTN-4", "no channels, mean of the values", lambda: plain(661, **ONE_SIZE, d=0, d_v=3), features=("d_v",), level="smoke")
+        yield case(
+            "MHA-EXEC-11", f"no {name}", lambda empty=empty: plain(660, **empty), level="smoke" if name == "n" else "core"
+        )
+    yield case(
+        "MHA-ATTN-4",
+        "no channels, mean of the values",
+        lambda: plain(661, **ONE_SIZE, d=0, d_v=3),
+        features=("d_v",),
+        level="smoke",
+    )
     yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",))
 
 
@@ -111,25 +126,31 @@ def refusals() -> Iterator[Case]:
     query, key, value = operands(670, "float32", **BASE)
     n, m = BASE["n"], BASE["m"]
     whole = choices(671, (n, m), 0.5).astype(float)
+
+    def asked(**given: Any) -> Request:
+        return Request((query, key, value), "float32", **given)
+
     wrong: dict[str, tuple[str, tuple[str, ...], Request]] = {
         "two widths": ("MHA-VAL-5", (), Request((query[..., :2], key, value), "float32")),
         "two lengths": ("MHA-VAL-6", (), Request((query, key, value[..., :5, :]), "float32")),
         "two batches": ("MHA-VAL-4", (), Request((query[:1], key, value), "float32")),
         "heads without a ratio": ("MHA-VAL-7", ("grouped",), Request((query, key[:, :2], value[:, :2]), "float32")),
-        "a mask of floats": ("MHA-VAL-8", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole}, dtypes={"mask": "float32"})),
-        "a mask of integers": ("MHA-VAL-8", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole}, dtypes={"mask": "int64"})),
-        "a mask that is too short": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": whole[:, :6] > 0})),
-        "a mask that is too long": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": np.ones((n, m + 1), dtype=bool)})),
-        "a mask of rank 3": ("MHA-VAL-9", ("mask",), Request((query, key, value), "float32", arrays={"mask": np.ones((2, n, m), dtype=bool)})),
-        "a boolean bias": ("MHA-VAL-10", ("bias",), Request((query, key, value), "float32", arrays={"bias": whole > 0})),
-        "causal without an offset": ("MHA-VAL-11", ("causal", "offset"), Request((query, key, value), "float32", options={"is_causal": True})),
-        "an offset that would be ignored": ("MHA-VAL-12", ("offset", "causal"), Request((query, key, value), "float32", options={"query_offset": 0})),
-        "lengths per head": ("MHA-VAL-13", ("lengths",), Request((query, key, value), "float32", arrays={"key_lengths": np.full((2, 3), 7)})),
-        "a window of -1": ("MHA-VAL-14", ("window", "offset"), Request((query, key, value), "float32", options={"window": (-1, -1), "query_offset": 0})),
-        "one segment array": ("MHA-VAL-15", ("segments",), Request((query, key, value), "float32", arrays={"key_segments": np.zeros((2, m), int)})),
-        "a scale of NaN": ("MHA-VAL-16", ("scale",), Request((query, key, value), "float32", options={"scale": float("nan")})),
-        "a softcap of 0": ("MHA-VAL-17", ("softcap",), Request((query, key, value), "float32", options={"softcap": 0.0})),
-        "too few sinks": ("MHA-VAL-18", ("sink",), Request((query, key, value), "float32", arrays={"sink_logits": np.zeros(2)})),
+        "a mask of floats": ("MHA-VAL-8", ("mask",), asked(arrays={"mask": whole}, dtypes={"mask": "float32"})),
+        "a mask of integers": ("MHA-VAL-8", ("mask",), asked(arrays={"mask": whole}, dtypes={"mask": "int64"})),
+        "a mask that is too short": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": whole[:, :6] > 0})),
+        "a mask that is too long": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": np.ones((n, m + 1), dtype=bool)})),
+        "a mask of rank 3": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": np.ones((2, n, m), dtype=bool)})),
+        "a boolean bias": ("MHA-VAL-10", ("bias",), asked(arrays={"bias": whole > 0})),
+        "causal without an offset": ("MHA-VAL-11", ("causal", "offset"), asked(options={"is_causal": True})),
+        "an offset that would be ignored": ("MHA-VAL-12", ("offset", "causal"), asked(options={"query_offset": 0})),
+        "lengths per head": ("MHA-VAL-13", ("lengths",), asked(arrays={"key_lengths": np.full((2, 3), 7)})),
+        "a window of -1": ("MHA-VAL-14", ("window", "offset"), asked(options={"window": (-1, -1), "query_offset": 0})),
+        "one segment array": ("MHA-VAL-15", ("segments",), asked(arrays={"key_segments": np.zeros((2, m), int)})),
+        "a scale of NaN": ("MHA-VAL-16", ("scale",), asked(options={"scale": float("nan")})),
+        "a softcap of 0": ("MHA-VAL-17", ("softcap",), asked(options={"softcap": 0.0})),
+        "too few sinks": ("MHA-VAL-18", ("sink",), asked(arrays={"sink_logits": np.zeros(2)})),
     }  # fmt: skip
     for name, (clause, features, request) in wrong.items():
-        yield case(clause, name, lambda request=request: request, features=features, rule="refused", group="contract", level="smoke")
+        yield case(
+            clause, name, lambda request=request: request, features=features, rule="refused", group="contract", level="smoke"
+        )

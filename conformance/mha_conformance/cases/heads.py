@@ -42,7 +42,9 @@ def cases() -> Iterator[Case]:
         def multi_query(h: int = h) -> Request:
             return Request(operands(320, "float32", h=h, h_kv=1, n=5, m=6, d=4), "float32")
 
-        yield case("MHA-HEAD-3", f"one key head for {h}", multi_query, features=("grouped",), level="smoke" if h == 5 else "core")
+        yield case(
+            "MHA-HEAD-3", f"one key head for {h}", multi_query, features=("grouped",), level="smoke" if h == 5 else "core"
+        )
     for h, h_kv in ((3, 3), (4, 2)):
         grouped_feature = ("grouped",) if h != h_kv else ()
         arrays = {

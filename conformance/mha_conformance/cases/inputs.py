@@ -30,7 +30,7 @@ def fractions(seed: int, shape: tuple[int, ...], dtype: str, spread: float = 2.0
     bits = BITS[dtype]
     numerators = 2 * (words(seed, count) >> np.uint64(64 - bits)).astype(np.int64) + 1 - 2**bits
     values = np.ldexp(numerators.astype(np.float64), -bits).reshape(shape) * spread
-    return values * signature(shape) if len(shape) > 2 else values
+    return np.asarray(values * signature(shape) if len(shape) > 2 else values)
 
 
 def signature(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -38,7 +38,7 @@ def signature(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
     lead = shape[:-2]
     index = np.indices(lead).reshape(len(lead), *lead) if lead else np.zeros((1,), dtype=int)
     exponent = (index * np.arange(1, len(lead) + 1).reshape(-1, *(1,) * len(lead))).sum(0) % 3 - 1
-    return np.ldexp(1.0, exponent)[..., None, None]
+    return np.asarray(np.ldexp(1.0, exponent)[..., None, None])
 
 
 def eighths(seed: int, shape: tuple[int, ...], largest: int = 16) -> np.ndarray[Any, np.dtype[np.float64]]:

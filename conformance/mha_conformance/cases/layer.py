@@ -52,7 +52,9 @@ def cases() -> Iterator[Case]:
         def heads(h: int = h) -> Request:
             return self_attention(projections(520, h=h))
 
-        yield case("MHA-PROJ-3", f"{h} heads, concatenated in order", heads, features=("layer",), level="smoke" if h == 3 else "core")
+        yield case(
+            "MHA-PROJ-3", f"{h} heads, concatenated in order", heads, features=("layer",), level="smoke" if h == 3 else "core"
+        )
 
     def square() -> Request:
         same = fractions(521, (4, 4, 16), "float32", 1.0)
@@ -71,7 +73,14 @@ def cases() -> Iterator[Case]:
         def typed(dtype: str = dtype) -> Request:
             return self_attention(projections(535, dtype, biases="qkvo"), dtype)
 
-        yield case("MHA-PROJ-5", "merged as the loop", typed, features=("layer",), dtype=dtype, level="smoke" if dtype == "float64" else "core")
+        yield case(
+            "MHA-PROJ-5",
+            "merged as the loop",
+            typed,
+            features=("layer",),
+            dtype=dtype,
+            level="smoke" if dtype == "float64" else "core",
+        )
     for h, h_kv in ((4, 2), (6, 1)):
 
         def grouped(h: int = h, h_kv: int = h_kv) -> Request:
@@ -102,7 +111,11 @@ def cases() -> Iterator[Case]:
 
     yield case("MHA-PROJ-12", "a mask", masked, features=("layer", "mask"), level="smoke")
     yield case(
-        "MHA-PROJ-12", "causal", lambda: self_attention(projections(573), is_causal=True), features=("layer", "causal"), level="smoke"
+        "MHA-PROJ-12",
+        "causal",
+        lambda: self_attention(projections(573), is_causal=True),
+        features=("layer", "causal"),
+        level="smoke",
     )
     yield case(
         "MHA-PROJ-12", "weights and lse", lambda: self_attention(projections(574), return_weights=True, return_lse=True),

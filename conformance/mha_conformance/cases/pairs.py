@@ -22,9 +22,8 @@ def pairwise(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         row = {a: i, b: j}
         for axis in range(len(names)):
             if axis not in row:
-                row[axis] = max(
-                    range(len(axes[names[axis]])), key=lambda value, axis=axis: (_gain(left, row, axis, value), -value)
-                )  # type: ignore[misc]
+                gains = [_gain(left, row, axis, value) for value in range(len(axes[names[axis]]))]
+                row[axis] = gains.index(max(gains))
         for c, d in combinations(range(len(names)), 2):
             left.pop((c, row[c], d, row[d]), None)
         rows.append({name: axes[name][row[at]] for at, name in enumerate(names)})

@@ -1,11 +1,11 @@
 """The commands of ``mha``. Each ends in an exit code of ``mha_conformance.cli.codes``."""
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from mha_conformance.cases.case import LEVELS, Level
+from mha_conformance.cases.case import LEVELS
 from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
@@ -78,16 +78,20 @@ def conform(
     claims: Annotated[Path | None, typer.Option(help="A TOML file of what the implementation claims.")] = None,
     workers: Annotated[int, typer.Option("-n", help="Processes at once.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds for one case.")] = 60.0,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
+    ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
     if level not in LEVELS or layout not in ("bhnd", "bnhd"):
-        terminal.could_not_run(f"given --level {level} --layout {layout}; the levels are {', '.join(LEVELS)}, the layouts bhnd, bnhd")
+        terminal.could_not_run(
+            f"given --level {level} --layout {layout}; the levels are {', '.join(LEVELS)}, the layouts bhnd, bnhd"
+        )
     if claims is not None and not claims.is_file():
         terminal.could_not_run(f"no claims file at {claims}")
     target = Target(name, arrays, device, layout, None if claims is None else str(claims))
-    chosen = Selection(cast(Level, level), tuple(clause or ()), tuple(case or ()), first)
+    chosen = Selection(level, tuple(clause or ()), tuple(case or ()), first)
     conform_command.conform(target, chosen, workers, timeout, json, junit)
 
 

@@ -11,12 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from mha_conformance.cli.codes import Code
 from mha_conformance.cli.terminal import as_json as print_json
 from mha_conformance.cli.terminal import console, could_not_run, say, table
-from mha_conformance.judge.verdict import FAILING, Verdict
+from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, junit
+from mha_conformance.report.diagnosis import diagnosis
 from mha_conformance.run.conform import CannotRun, Report, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
-from mha_spec.clauses import load
 
 
 def conform(
@@ -51,7 +51,9 @@ def _run(target: Target, selection: Selection, workers: int, timeout: float) -> 
 
 def _print(report: Report) -> None:
     for v in report.blame:
-        _diagnosis(report, v)
+        clause, *rest = diagnosis(report.target, v)
+        say(clause, "bold red")
+        say("\n".join(rest))
     failing = [v for v in report.verdicts if v.status in FAILING]
     if len(failing) > len(report.blame):
         others = Counter(v.clause for v in failing)
@@ -61,20 +63,6 @@ def _print(report: Report) -> None:
         claimed = report.claims.profiles[dtype]
         say(f"{dtype}: claimed {claimed}, strictest profile kept: {profile or 'none'}")
     say(f"\n{report.target.name} {report.sentence}", "bold green" if report.conforms else "bold red")
-
-
-def _diagnosis(report: Report, v: Verdict) -> None:
-    """The clause, its sentence, the worst element, the pattern, and one command that repeats it."""
-    say(f"{v.clause} {v.status}", "bold red")
-    say(f"    {load()[v.clause].sentence}")
-    say(f"    case     {v.case}")
-    say(f"    finding  {v.reason}")
-    if v.worst is not None:
-        w = v.worst
-        say(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} within {w.bound:.3g}: {w.ratio:.3g} times the bound")
-    if v.pattern:
-        say(f"    where    {v.pattern}")
-    say(f"    again    {document.reproduce(report, v)}")
 
 
 def _counts(report: Report) -> None:
@@ -88,9 +76,9 @@ def _counts(report: Report) -> None:
             (
                 group,
                 str(count["PASS"]),
-                str(sum(count[status] for status in FAILING)),
+                str(sum(v.status in FAILING for v in mine)),
                 str(count["NOT_SUPPORTED"]),
-                str(sum(count[s] for s in ("NOT_EXPRESSIBLE", "NOT_RUN", "ERROR", "XFAIL"))),
+                str(sum(v.status not in ("PASS", "NOT_SUPPORTED", *FAILING) for v in mine)),
                 f"{max(ratios, default=0):.3f}",
             )
         )

@@ -38,7 +38,9 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
             findings.append(Finding(False, f"no {name} came back, though it was asked for", np.inf))
             continue
         if tuple(np.shape(got)) != tuple(np.shape(expected)):
-            findings.append(Finding(False, f"{name} has shape {tuple(np.shape(got))}, expected {tuple(np.shape(expected))}", np.inf))
+            findings.append(
+                Finding(False, f"{name} has shape {tuple(np.shape(got))}, expected {tuple(np.shape(expected))}", np.inf)
+            )
             continue
         if np.asarray(got).dtype.kind != "f":
             findings.append(Finding(False, f"{name} holds {np.asarray(got).dtype}, expected floating numbers", np.inf))
@@ -100,7 +102,11 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     see = visible_pairs(first)
     group = see.shape[-3] // moved.shape[-2] if moved.shape[-2] else 1
     blind = ~(see & np.repeat(moved, group, axis=-2)[..., None, :]).any(axis=-1)  # (*b h n)
-    return _bits(case, replies, lambda request, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)))
+    return _bits(
+        case,
+        replies,
+        lambda request, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
+    )
 
 
 def _bits(case: Case, replies: list[Reply], where: Callable[[Request, Any], Any]) -> Finding:
@@ -117,7 +123,9 @@ def _bits(case: Case, replies: list[Reply], where: Callable[[Request, Any], Any]
             if changed.any():
                 place = tuple(int(i) for i in np.argwhere(changed)[0])
                 worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)
-                return Finding(False, f"{name} of call {at} has other bits than that of call 0", np.inf, worst, pattern(changed, name))
+                return Finding(
+                    False, f"{name} of call {at} has other bits than that of call 0", np.inf, worst, pattern(changed, name)
+                )
     return Finding(True, ratio=0.0)
 
 

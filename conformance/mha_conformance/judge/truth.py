@@ -110,5 +110,3 @@ def _content() -> str:
             found.update(file.read_bytes())
     found.update(Path(__file__).read_bytes())
     return found.hexdigest()
-
-

@@ -5,9 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-Status: TypeAlias = Literal[
-    "PASS", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"
-]
+Status: TypeAlias = Literal["PASS", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"]
 
 FAILING = ("FAIL", "CRASH", "TIMEOUT")
 JUDGED = ("PASS", "XFAIL", *FAILING)

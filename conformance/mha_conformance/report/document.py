@@ -2,12 +2,14 @@
 
 import json
 import math
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mha_conformance.judge.verdict import Verdict
 from mha_conformance.run.conform import Report
+from mha_conformance.run.implementation import Target
 from mha_spec import SPEC_VERSION
 from mha_spec.clauses import load
 
@@ -58,13 +60,17 @@ def _plain(value: Any) -> Any:
 
 def reproduce(report: Report, verdict: Verdict) -> str:
     """One command that runs just this case again."""
-    target = report.target
-    parts = ["mha", "conform", target.name, "--case", f"'{verdict.case}'"]
+    return command(report.target, verdict.case)
+
+
+def command(target: Target, case: str) -> str:
+    """The command that runs one case of a target."""
+    parts = ["mha", "conform", target.name, "--case", f"'{case}'"]
     if ":" in target.name:
         parts += ["--arrays", target.arrays] if target.arrays != "numpy" else []
-        parts += ["--device", target.device] if target.device else []
+        parts += ["--device", shlex.quote(target.device)] if target.device else []
         parts += ["--layout", target.layout] if target.layout != "bhnd" else []
-    parts += ["--claims", target.claims] if target.claims else []
+    parts += ["--claims", shlex.quote(target.claims)] if target.claims else []
     return " ".join(parts)
 
 

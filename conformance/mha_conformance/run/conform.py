@@ -104,7 +104,12 @@ class Report:
 
 
 def conform(
-    target: Target, selection: Selection, *, workers: int = 1, timeout: float = 60.0, progress: Callable[[int, int], None] | None = None
+    target: Target,
+    selection: Selection,
+    *,
+    workers: int = 1,
+    timeout: float = 60.0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Judge ``target`` by the selected cases. Raises ``CannotRun`` where nothing can be judged."""
     chosen = selection.choose()
@@ -118,7 +123,7 @@ def conform(
     finally:
         for worker in crew:
             worker.close()
-    if not any(v.status in JUDGED for v in verdicts):
+    if not any(v.status in (*JUDGED, "ERROR") for v in verdicts):
         reasons = sorted({v.reason for v in verdicts})
         raise CannotRun(f"no case could be judged: {'; '.join(reasons[:3])}")
     provenance = {**_machine(), "libraries": about["libraries"], "seconds": round(time.monotonic() - started, 1), "level": selection.level,
@@ -189,7 +194,16 @@ def _absent(case: Case, about: dict[str, Any]) -> str:
     return ""
 
 
-NAMED_BY_OUR_DOOR = ("MHA-VAL-11", "MHA-VAL-12", "MHA-VAL-13", "MHA-VAL-14", "MHA-VAL-15", "MHA-VAL-16", "MHA-VAL-17", "MHA-VAL-18")
+NAMED_BY_OUR_DOOR = (
+    "MHA-VAL-11",
+    "MHA-VAL-12",
+    "MHA-VAL-13",
+    "MHA-VAL-14",
+    "MHA-VAL-15",
+    "MHA-VAL-16",
+    "MHA-VAL-17",
+    "MHA-VAL-18",
+)
 
 
 def _misaligned(case: Case, about: dict[str, Any]) -> str:

@@ -118,7 +118,9 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     for dtype, profile in profiles.items():
         fitting = [name for name, known_profile in KNOWN_PROFILES.items() if known_profile.io == dtype]
         if profile not in fitting:
-            raise ValueError(f"{target.claims}: profile {profile!r} for {dtype}; known are {', '.join(fitting) or 'none for this dtype'}")
+            raise ValueError(
+                f"{target.claims}: profile {profile!r} for {dtype}; known are {', '.join(fitting) or 'none for this dtype'}"
+            )
     if declared.get("native_offset") not in (None, "top-left", "bottom-right"):
         raise ValueError(f"{target.claims}: native_offset is top-left or bottom-right; given {declared['native_offset']!r}")
     claims = replace(

@@ -16,6 +16,8 @@ from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
 CONCURRENT = "MHA-EXEC-7"
+ALONE = "options "
+"""The prefix of a layout that is meant for mask and bias alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,17 @@ def answer(implementation: Implementation, request: Request) -> Reply:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
         return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
+    try:
+        return _reply(implementation, request, operands, given, before, state, result)
+    except Exception as error:
+        return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
+
+
+def _reply(
+    implementation: Implementation, request: Request, operands: list[Any], given: dict[str, Any], before: dict[str, bytes],
+    state: Any, result: Any,
+) -> Reply:  # fmt: skip
+    """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = _unpacked(result, request)
     facts = {
         "library": library_of(output) if hasattr(output, "dtype") else type(output).__name__,
@@ -69,26 +82,30 @@ def answer(implementation: Implementation, request: Request) -> Reply:
         "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
         "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
     }
-    try:
-        host = [None if x is None else to_host(x) for x in (output, weights, lse)]
-    except Exception as error:
-        return Reply("refused", error=f"a result that is no array: {type(output).__name__} ({error})", facts=facts)
+    host = [None if x is None else to_host(x) for x in (output, weights, lse)]
+    if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
+        raise TypeError(f"its elements are {strange[0]}")
     if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
         host[0] = np.swapaxes(host[0], -2, -3)
-    return Reply("ok", *host, facts=facts)
+    return Reply("ok", host[0], host[1], host[2], facts=facts)
 
 
 def prepared(implementation: Implementation, request: Request) -> tuple[list[Any], dict[str, Any]]:
     """Operands and options as the implementation takes them."""
-    kinds = {name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype for name, x in request.arrays.items()}
+    kinds = {
+        name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
+        for name, x in request.arrays.items()
+    }
 
     def native(name: str, x: Any, dtype: str) -> Any:
         with np.errstate(all="ignore"):
             values = np.asarray(x).astype(numpy_dtype(dtype))
         if request.target == "attention" and name in OPERANDS:
-            values = laid_out(values, request.layout, name)
+            values = laid_out(values, "contiguous" if request.layout.startswith(ALONE) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
+        elif name in ("mask", "bias") and request.layout.startswith(ALONE):
+            values = laid_out(values, request.layout.removeprefix(ALONE), name)
         return implementation.convert(values)
 
     if request.target == "merge":
@@ -121,7 +138,7 @@ def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:
     if hasattr(result, "output"):
         return result.output, getattr(result, "weights", None), getattr(result, "lse", None)
     if isinstance(result, tuple):
-        return (*result, None, None)[:3]
+        return (*result, None, None, None)[:3]
     return result, None, None
 
 
@@ -134,4 +151,4 @@ def _shared(output: Any, x: Any) -> bool:
 
 def global_state() -> Any:
     """What a call must leave as it is: random generators and error modes."""
-    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index, union-attr]
+    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index]

@@ -34,9 +34,11 @@ class Worker:
         """The replies to a case, or how the process ended instead."""
         try:
             self._pipe.send(case_id)
-        except (BrokenPipeError, OSError):
-            return "crash", self._ending()
-        kind, value = self._receive(self.timeout)
+            kind, value = self._receive(self.timeout)
+        except OSError:  # it ended between two cases
+            kind, value = "crash", self._ending()
+        if kind == "unopened":
+            kind, value = "crash", f"it could not be opened again: {value}"
         if kind in ("crash", "timeout"):
             self.close()
             self.open()
@@ -58,24 +60,36 @@ class Worker:
     def _ending(self) -> str:
         self._process.join(5)
         code = self._process.exitcode
-        return f"the process ended with signal {-code}" if code is not None and code < 0 else f"the process ended with code {code}"
+        return (
+            f"the process ended with signal {-code}" if code is not None and code < 0 else f"the process ended with code {code}"
+        )
 
 
 def _serve(target: Target, pipe: Connection) -> None:
     """The other side: open, then answer until the pipe closes."""
     from mha_conformance.cases import catalogue
 
+    os.dup2(2, 1)  # what the implementation prints is no part of a report on standard output
     try:
         implementation = open_target(target)
     except BaseException as error:
         pipe.send(("unopened", f"{type(error).__name__}: {error}"))
         return
     about = {
-        "name": implementation.name, "claims": implementation.claims, "excludes": implementation.excludes,
-        "expected_failures": implementation.expected_failures, "native_offset": implementation.native_offset, "measured_on": implementation.measured_on, "version": implementation.version,
-        "doors": implementation.doors, "arrays": implementation.claims.arrays, "layer": implementation.layer is not None, "merge": implementation.merge is not None,
-        "libraries": _libraries(), "pid": os.getpid(),
-    }  # fmt: skip
+        "name": implementation.name,
+        "claims": implementation.claims,
+        "excludes": implementation.excludes,
+        "native_offset": implementation.native_offset,
+        "expected_failures": implementation.expected_failures,
+        "measured_on": implementation.measured_on,
+        "version": implementation.version,
+        "doors": implementation.doors,
+        "arrays": implementation.claims.arrays,
+        "layer": implementation.layer is not None,
+        "merge": implementation.merge is not None,
+        "libraries": _libraries(),
+        "pid": os.getpid(),
+    }
     pipe.send(("opened", about))
     cases = {case.id: case for case in catalogue()}
     while True:

@@ -1,10 +1,10 @@
 """Failures that an implementation lists in its claims file: with reason, link and date of expiry, and strict (MHA-CONF-5).
 
-    [[xfail]]
-    clause = "MHA-MASK-15"          # or: case = "MHA-MASK-15/a masked row/float32"
-    reason = "empty rows are the mean of the values"
-    link = "https://example.org/issues/1"
-    expires = 2027-01-31
+[[xfail]]
+clause = "MHA-MASK-15"          # or: case = "MHA-MASK-15/a masked row/float32"
+reason = "empty rows are the mean of the values"
+link = "https://example.org/issues/1"
+expires = 2027-01-31
 """
 
 import datetime
@@ -82,5 +82,7 @@ def strictly(verdicts: Sequence[Verdict], expected: Iterable[Expected]) -> tuple
 
 def _unexpected(verdict: Verdict, entry: Expected) -> Verdict:
     return replace(
-        verdict, status="FAIL", reason=f"passes, but is listed as an expected failure ({entry.reason}): take {entry.name} off the list"
+        verdict,
+        status="FAIL",
+        reason=f"passes, but is listed as an expected failure ({entry.reason}): take {entry.name} off the list",
     )

@@ -1,0 +1,14 @@
+"""Attention on NumPy arrays: blocked, with online softmax, in memory linear in n and m, at the rate of the matrix products.
+
+``load("numpy", threads=2)`` sets the number of threads; by default it is what the BLAS is allowed at the time of the call.
+"""
+
+from mha_backends.numpy.backend import create
+from mha_core.door import bind
+
+__all__ = ["attention", "create", "merge_partials", "multi_head_attention"]
+
+_api = bind(create())
+attention = _api.attention
+multi_head_attention = _api.multi_head_attention
+merge_partials = _api.merge_partials

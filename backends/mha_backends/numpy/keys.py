@@ -1,0 +1,100 @@
+"""The keys and values of a task, in the form in which the blocks use them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from mha_backends.numpy.calm import Bounds
+from mha_backends.numpy.job import Job
+from mha_backends.numpy.plan import Task
+from mha_backends.numpy.visibility import Hidden
+from mha_spec.call import Array
+
+MANY = 256
+"""From so many rows on, what is done once per key pays: a copy of K^T, with which Q K^T runs at 95 % of the GEMM rate and not
+at 89 %, and the look at norms that may make rows calm."""
+FEW = 32
+"""Up to so many rows K Q^T is computed and turned: in Q K^T the BLAS would spend its time on rearranging K."""
+
+
+class Tile(NamedTuple):
+    """Keys [j0, j1): their K^T (items, heads, d_k, w), V (items, heads, w, d_v) and the pairs that are hidden."""
+
+    j0: int
+    j1: int
+    key_t: Array
+    value: Array
+    hidden: Hidden | None
+
+
+class Keys:
+    """K and V of some heads in the compute type, cut into tiles, free of NaN and infinity where a pair may be hidden.
+
+    A hidden key has weight 0, and 0 * inf is NaN. So where something may be hidden, what is not finite is replaced by 0 here,
+    in scratch, and ``bad_key`` and ``bad_value`` remember it for the rows that do see it.
+    """
+
+    def __init__(self, job: Job, task: Task) -> None:
+        self.visible, self.whole = job.visible, job.plan.whole
+        items, heads, _ = task
+        n, m = job.sizes.n, job.sizes.m
+        self.start, self.stop = (0, m) if self.whole else job.visible.span(items.start, 0, n)
+        key = job.call.key[items, heads, self.start : self.stop].astype(job.kind, copy=False)
+        value = job.call.value[items, heads, self.start : self.stop].astype(job.kind, copy=False)
+        self.bad_key = self.bad_value = None
+        if not (job.visible.nothing or (not self.whole and job.visible.uniform(n))):
+            key, bad = _finite(key)
+            self.bad_key = None if bad is None else bad.any(-1)  # (items, heads, keys)
+            value, self.bad_value = _finite(value)
+        key, self.value = for_blas(key), for_blas(value)
+        many = not job.plan.packed and job.group * n >= MANY
+        self.bounds = Bounds(key[0, 0], self.value[0, 0], self.start) if many and self.start < self.stop else None
+        columns = job.plan.columns
+        parts = (key[:, :, j : j + columns].mT for j in range(0, self.stop - self.start, columns))
+        self.key_t = [np.ascontiguousarray(part) if many else part for part in parts]
+
+    @property
+    def bad(self) -> bool:
+        return self.bad_key is not None or self.bad_value is not None
+
+    def tiles(self, task: Task, i0: int, i1: int) -> Iterator[Tile]:
+        """The tiles in which queries [i0, i1) see something, cut to the keys they see."""
+        first, last = (self.start, self.stop) if self.whole else self.visible.span(task.items.start, i0, i1)
+        at = self.start
+        for key_t in self.key_t:
+            j0, j1 = max(first, at), min(last, at + key_t.shape[-1])
+            if j0 < j1:
+                hidden = self.visible.hidden(task.items, task.heads, i0, i1, j0, j1)
+                if not (hidden and _covers(hidden, j1 - j0)):
+                    yield Tile(
+                        j0, j1, key_t[..., j0 - at : j1 - at], self.value[:, :, j0 - self.start : j1 - self.start], hidden
+                    )
+            at += key_t.shape[-1]
+
+
+def _covers(hidden: Hidden, width: int) -> bool:
+    """Whether a tile is hidden as a whole."""
+    return hidden.columns.stop - hidden.columns.start == width and bool(hidden.pairs.all())
+
+
+def for_blas(x: Array) -> Array:
+    """``x`` itself where a BLAS takes its strides, a contiguous copy where NumPy would multiply without one."""
+    row, column = x.strides[-2:]
+    if column == x.itemsize and row >= x.itemsize * x.shape[-1] and row % x.itemsize == 0 and x.flags.aligned:
+        return x
+    return np.ascontiguousarray(x)
+
+
+def product(query: Array, key_t: Array, out: Array) -> Array:
+    """Q K^T into ``out``."""
+    if not 1 < query.shape[-2] <= FEW:
+        return np.matmul(query, key_t, out=out)
+    np.copyto(out, np.matmul(key_t.mT, query.mT).mT)
+    return out
+
+
+def _finite(x: Array) -> tuple[Array, Array | None]:
+    """``x`` with 0 for what is not finite, and where that was."""
+    finite = np.isfinite(x)
+    return (x, None) if finite.all() else (np.where(finite, x, x.dtype.type(0)), ~finite)

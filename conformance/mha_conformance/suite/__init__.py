@@ -1,0 +1,1 @@
+"""What ``pytest --pyargs mha_conformance.suite`` collects; ``mha_conformance.plugin`` fills it with the cases."""

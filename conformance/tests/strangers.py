@@ -1,0 +1,86 @@
+"""Attention by strangers, as the suite meets it: a callable, NumPy, no door of this project. Honest ones and others."""
+
+import os
+import time
+
+import numpy as np
+
+
+def attention(query, key, value, *, mask=None, is_causal=False):
+    """Straight from the paper, with the refusals that the core asks of everybody."""
+    return _attend(query, key, value, mask, is_causal)
+
+
+def tf32(query, key, value):
+    """Products read 11 bits of each operand: legal under PTF32, not under P32."""
+    return _attend(query, key, value, read=_eleven_bits)
+
+
+def positions_first(query, key, value):
+    """(batch, n, heads, d) in and out."""
+    return np.swapaxes(_attend(*(np.swapaxes(x, -2, -3) for x in (query, key, value))), -2, -3)
+
+
+def one_of_two(query, key, value, *, mask=None, is_causal=False):
+    """A mask or a causal flag, and its causal mask begins bottom-right."""
+    if mask is not None and is_causal:
+        raise RuntimeError("explicit mask should not be set when is_causal is true")
+    return _attend(query, key, value, mask, is_causal, start=key.shape[-2] - query.shape[-2])
+
+
+def mask_ignored(query, key, value, *, mask=None):
+    _refuse(query, key, value, mask)
+    return _attend(query, key, value)
+
+
+def no_mean_of_nothing(query, key, value, *, mask=None):
+    """Empty rows are the mean of the values: wrong there, right everywhere else."""
+    _refuse(query, key, value, mask)
+    return _attend(query, key, value, mask if mask is None else mask | ~mask.any(axis=-1, keepdims=True))
+
+
+def crashes(query, key, value):
+    if query.shape[-2] == 9:
+        os._exit(77)
+    return _attend(query, key, value)
+
+
+def hangs(query, key, value):
+    if query.shape[-2] == 9:
+        time.sleep(300)
+    return _attend(query, key, value)
+
+
+not_callable = 3
+
+
+def _refuse(query, key, value, mask):
+    if query.shape[:-3] != key.shape[:-3] or query.shape[-3] != key.shape[-3]:
+        raise ValueError("batches or heads differ")
+    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
+        raise ValueError("widths or lengths differ")
+    if mask is not None:
+        if mask.dtype != bool or mask.ndim not in (2, query.ndim):
+            raise ValueError("a mask is boolean, of rank 2 or of the scores")
+        if any(size not in (1, whole) for size, whole in zip(mask.shape[-2:], (query.shape[-2], key.shape[-2]), strict=True)):
+            raise ValueError("a mask of another size")
+
+
+def _attend(query, key, value, mask=None, is_causal=False, read=lambda x: x, start=0):
+    _refuse(query, key, value, mask)
+    n, m, d = query.shape[-2], key.shape[-2], query.shape[-1]
+    scores = np.matmul(read(query), np.swapaxes(read(key), -1, -2)) / np.float32(np.sqrt(d) if d else 1)
+    see = np.ones((n, m), dtype=bool) if mask is None else mask
+    if is_causal:
+        see = see & (np.arange(m) <= start + np.arange(n)[:, None])
+    scores = np.where(see, scores, np.float32(-np.inf))
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(top == -np.inf, np.float32(0), top)).astype(query.dtype)
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights / np.where(total == 0, np.float32(1), total)
+    return np.matmul(read(weights), read(value))
+
+
+def _eleven_bits(x):
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.round(np.ldexp(fraction, 11)), exponent - 11).astype(x.dtype)
