@@ -17,7 +17,7 @@ from mha_core import bind
 from mha_spec.contract import attention_call
 
 ALL = {"return_weights": True, "return_lse": True}
-TILES = [None, Blocks(3, 4, 1), Blocks(2, 5, 40), Blocks(7, 3, 1)]
+TILES = [None, Blocks(3, 4, 2), Blocks(2, 5, 80), Blocks(7, 3, 2), Blocks(8, 8, 2**17)]
 """The backend's own blocks, and small ones, so that borders of blocks, tiles and packs fall within small arrays."""
 
 
@@ -330,7 +330,7 @@ def test_values_near_the_ends_of_the_range(value):
     v = (rng.random((1, 20, 3)) * value).astype("float32")
     for options in ({}, {"is_causal": True}):
         wanted = formula((q, k, v), options)[0]
-        for blocks in (None, Blocks(4, 5, 1)):
+        for blocks in (None, Blocks(4, 5, 2)):
             got = attend((q, k, v), options, blocks).output
             np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=20 * np.finfo("float32").smallest_subnormal)
         np.testing.assert_allclose(
@@ -405,7 +405,7 @@ def test_hidden_tiles_are_not_computed(monkeypatch):
     def share(**options):
         scores.clear()
         x = np.ones((1, 64, 4), "float32")
-        forward.attend(attention_call(x, x, x, **options), blocks=Blocks(8, 8, 1))
+        forward.attend(attention_call(x, x, x, **options), blocks=Blocks(8, 8, 2))
         return sum(scores) / 64**2
 
     ids = np.repeat(np.arange(8), 8)

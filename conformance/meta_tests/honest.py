@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from mha_backends import reference
-from mha_conformance.cases import Level, catalogue
+from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
@@ -127,9 +128,14 @@ class Honest:
         own = reference.create()
         api = bind(
             Backend(
-                name=type(self).__name__, attend=self.attend, linear=self.linear, to_host=own.to_host, from_host=own.from_host,
-                devices=own.devices, claims=self.claims,
-            )  # fmt: skip
+                name=type(self).__name__,
+                attend=self.attend,
+                linear=self.linear,
+                to_host=own.to_host,
+                from_host=own.from_host,
+                devices=own.devices,
+                claims=self.claims,
+            )
         )
         return {
             "attention": lambda *arrays, **options: self.after(api.attention(*arrays, **self.before(options))),
@@ -163,9 +169,15 @@ def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
     under_test = implementation(subject)
     return [
         judge(case, perform(under_test, case), subject.claims, rivals=False)
-        for case in catalogue()
-        if case.wanted_at(level) and not unclaimed(case, subject.claims)
+        for case in built(level)
+        if not unclaimed(case, subject.claims)
     ]
+
+
+@lru_cache(maxsize=3)
+def built(level: Level) -> list[Case]:
+    """The catalogue up to ``level`` with its inputs built once for all subjects; each call gets copies of them."""
+    return [replace(case, make=partial(tuple, case.make())) for case in catalogue() if case.wanted_at(level)]
 
 
 def diagnosis(subject: Honest) -> list[Verdict]:
@@ -175,4 +187,3 @@ def diagnosis(subject: Honest) -> list[Verdict]:
 
 def failures(verdicts: list[Verdict]) -> list[str]:
     return [f"{v.case}: {v.reason} {v.pattern}" for v in verdicts if v.status in FAILING]
-

@@ -39,5 +39,7 @@ def test_the_right_clause_is_blamed_first(saboteur):
 @pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC"])
 def test_every_must_has_a_saboteur(area):
     broken = {saboteur.clause for saboteur in REGISTER} | ELSEWHERE.keys()
-    missing = [clause.id for clause in load().clauses if clause.area == area and clause.level == "MUST" and clause.id not in broken]
+    missing = [
+        clause.id for clause in load().clauses if clause.area == area and clause.level == "MUST" and clause.id not in broken
+    ]
     assert not missing

@@ -23,7 +23,7 @@ from mha_backends.numpy.calm import CALM
 from mha_backends.numpy.job import MOST, Job, bounded, make_job
 from mha_backends.numpy.keys import Keys, Tile, product
 from mha_backends.numpy.nans import SeenNans
-from mha_backends.numpy.plan import FULL, Blocks, Task, with_one_batch_axis
+from mha_backends.numpy.plan import SHORT, Blocks, Task, with_one_batch_axis
 from mha_backends.numpy.scratch import ones, scratch
 from mha_backends.numpy.short import attend_short, is_short
 from mha_backends.numpy.threads import each, one_blas_thread
@@ -73,13 +73,13 @@ class Rows(NamedTuple):
 def attend(call: Call, *, threads: int | None = None, blocks: Blocks | None = None) -> AttentionResult:
     """A legal call, answered. ``blocks`` is for tests, which want the borders of tiles within small arrays."""
     with np.errstate(all="ignore"):
-        if is_short(call, (blocks or FULL).pack) and (output := attend_short(call)) is not None:
+        if is_short(call, SHORT if blocks is None else 0) and (output := attend_short(call)) is not None:
             return AttentionResult(output)
         result = _empty_result(call)
         for part, to in with_one_batch_axis(call, result):
             job = make_job(part, to, threads, blocks)
             with one_blas_thread() if job.plan.limit_blas else nullcontext():
-                each(partial(_attend_task, job), job.plan.tasks, job.plan.threads)
+                each(partial(_attend_task, job), job.plan.tasks(job.sizes), job.plan.threads)
         return result
 
 
@@ -102,7 +102,7 @@ def _attend_task(job: Job, task: Task) -> None:
 def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
     """The online softmax. ``top`` and ``total`` are (items, heads, r, 1), ``out`` is (items, heads, r, d_v)."""
     *lead, _ = rows.query.shape
-    nans = SeenNans(keys) if keys.bad else None
+    nans = None if keys.bad_value is None else SeenNans(keys.bad_value, keys.start)
     top = total = p = None
     out: Array = None
     only = False
@@ -139,11 +139,14 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
 
     if total is None:  # no key is visible
         total, out = np.zeros((*lead, 1), job.kind), np.zeros((*lead, job.sizes.d_v), job.kind)
-    ending = _ending(job, rows, top, total, nans)
+    ending = _ending(job, rows, top, total)
     if ending.fall is not None:
         out *= ending.fall
     out /= ending.total
-    if rows.calm is not True and not np.isfinite(out).all():
+    if not (keys.sound and rows.calm is True) and not np.isfinite(out).all():
+        if not keys.sound:
+            keys.mend()
+            return _attend_block(job, keys, rows)
         _sum_again(job, rows, keys, ending, out)
         only = False
     _write_output(job, rows, out, nans)
@@ -151,6 +154,7 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
         _write_lse(job, rows, ending)
     if job.call.weights:
         _write_weights(job, rows, keys, ending, p if only else None)
+    return None
 
 
 def _rows(job: Job, keys: Keys, task: Task, i0: int, i1: int) -> Rows:
@@ -226,10 +230,11 @@ def _finite_shift(top: Array) -> Array:
     return np.where(top == -np.inf, top.dtype.type(0), top)
 
 
-def _ending(job: Job, rows: Rows, top: Array | None, total: Array, nans: SeenNans | None) -> Ending:
-    """Add the sink, which is one more key of value 0; give empty rows the total 1, and rows that saw a NaN key the total NaN."""
-    empty = None if job.visible.nothing and job.sizes.m else total == 0
-    shift = None if top is None else _finite_shift(top)
+def _ending(job: Job, rows: Rows, top: Array | None, total: Array) -> Ending:
+    """Add the sink, which is one more key of value 0, and give empty rows the total 1."""
+    full = job.visible.nothing and job.sizes.m > 0
+    empty = None if full else total == 0
+    shift = top if top is None or full else _finite_shift(top)
     fall = None
     if job.sinks is not None:
         sink = _per_row(job.sinks[job.query_heads(rows.task.heads)], rows)
@@ -237,8 +242,6 @@ def _ending(job: Job, rows: Rows, top: Array | None, total: Array, nans: SeenNan
         rest = _finite_shift(top)
         fall = np.exp((0 if shift is None else shift) - rest)
         total = total * fall + np.exp(sink - rest)
-    if nans is not None:
-        total = np.where(nans.rows, job.kind.type(np.nan), total)
     if empty is not None:
         total[empty] = 1
         fall = None if fall is None else np.where(empty, job.kind.type(1), fall)  # a NaN sink touches no empty row

@@ -29,10 +29,11 @@ class Tile(NamedTuple):
 
 
 class Keys:
-    """K and V of some heads in the compute type, cut into tiles, free of NaN and infinity where a pair may be hidden.
+    """K and V of some heads in the compute type, cut into tiles.
 
-    A hidden key has weight 0, and 0 * inf is NaN. So where something may be hidden, what is not finite is replaced by 0 here,
-    in scratch, and ``bad_key`` and ``bad_value`` remember it for the rows that do see it.
+    A key may hold NaN or infinity: it spoils its own scores only, and where they are hidden they are replaced. A value may not,
+    because a hidden one is multiplied with a weight of 0, and 0 * inf is NaN. That shows in the output, so nothing is searched
+    beforehand; ``mend`` is called when it has shown.
     """
 
     def __init__(self, job: Job, task: Task) -> None:
@@ -40,23 +41,23 @@ class Keys:
         items, heads, _ = task
         n, m = job.sizes.n, job.sizes.m
         self.start, self.stop = (0, m) if self.whole else job.visible.span(items.start, 0, n)
-        key = job.call.key[items, heads, self.start : self.stop].astype(job.kind, copy=False)
-        value = job.call.value[items, heads, self.start : self.stop].astype(job.kind, copy=False)
-        self.bad_key = self.bad_value = None
-        if not (job.visible.nothing or (not self.whole and job.visible.uniform(n))):
-            key, bad = _finite(key)
-            self.bad_key = None if bad is None else bad.any(-1)  # (items, heads, keys)
-            value, self.bad_value = _finite(value)
-        key, self.value = for_blas(key), for_blas(value)
+        key = for_blas(job.call.key[items, heads, self.start : self.stop].astype(job.kind, copy=False))
+        self.value = for_blas(job.call.value[items, heads, self.start : self.stop].astype(job.kind, copy=False))
+        self.sound = job.visible.nothing
+        """Whether no value that is hidden from a row can be other than finite."""
+        self.bad_value: Array | None = None
         many = not job.plan.packed and job.group * n >= MANY
         self.bounds = Bounds(key[0, 0], self.value[0, 0], self.start) if many and self.start < self.stop else None
         columns = job.plan.columns
         parts = (key[:, :, j : j + columns].mT for j in range(0, self.stop - self.start, columns))
         self.key_t = [np.ascontiguousarray(part) if many else part for part in parts]
 
-    @property
-    def bad(self) -> bool:
-        return self.bad_key is not None or self.bad_value is not None
+    def mend(self) -> None:
+        """Put 0 for values that are not finite, in a copy, and remember them for the rows that do see them."""
+        finite = np.isfinite(self.value)
+        if not finite.all():
+            self.value, self.bad_value = np.where(finite, self.value, self.value.dtype.type(0)), ~finite
+        self.sound = True
 
     def tiles(self, task: Task, i0: int, i1: int) -> Iterator[Tile]:
         """The tiles in which queries [i0, i1) see something, cut to the keys they see."""
@@ -92,9 +93,3 @@ def product(query: Array, key_t: Array, out: Array) -> Array:
         return np.matmul(query, key_t, out=out)
     np.copyto(out, np.matmul(key_t.mT, query.mT).mT)
     return out
-
-
-def _finite(x: Array) -> tuple[Array, Array | None]:
-    """``x`` with 0 for what is not finite, and where that was."""
-    finite = np.isfinite(x)
-    return (x, None) if finite.all() else (np.where(finite, x, x.dtype.type(0)), ~finite)

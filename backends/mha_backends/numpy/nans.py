@@ -1,30 +1,27 @@
-"""NaN given back to the rows that see one, after the arithmetic was done without it (see ``Keys``)."""
+"""NaN given back to the rows that see one in V, after the arithmetic was done without it (see ``Keys.mend``)."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mha_spec.call import Array
+
 if TYPE_CHECKING:
     from mha_backends.numpy.forward import Rows
-    from mha_backends.numpy.keys import Keys, Tile
+    from mha_backends.numpy.keys import Tile
 
 
 class SeenNans:
-    """Which rows of a block saw a key, and which of their channels a value, that was not finite."""
+    """The channels of each row of a block that saw a value that was not finite."""
 
-    def __init__(self, keys: "Keys") -> None:
-        self.bad_key, self.bad_value, self.start = keys.bad_key, keys.bad_value, keys.start
-        self.rows: Any = False  # (items, heads, r, 1)
+    def __init__(self, bad_value: Array, start: int) -> None:
+        self.bad_value, self.start = bad_value, start
         self.channels: Any = False  # (items, heads, r, d_v)
 
     def note(self, rows: "Rows", tile: "Tile", shape: tuple[int, ...]) -> None:
         """Look at a tile whose scores have this shape, (items, heads, r, w)."""
-        sees = np.ones(shape, np.bool_)
+        sees = np.ones(shape, np.float32)
         if tile.hidden:
             rows.split(sees)[..., tile.hidden.columns] = ~tile.hidden.pairs
-        keys = slice(tile.j0 - self.start, tile.j1 - self.start)
-        if self.bad_key is not None:
-            self.rows = self.rows | (sees & self.bad_key[:, :, None, keys]).any(-1, keepdims=True)
-        if self.bad_value is not None:
-            counts = np.matmul(sees.astype(np.float32), self.bad_value[:, :, keys].astype(np.float32))
-            self.channels = self.channels | (counts > 0)
+        bad = self.bad_value[:, :, tile.j0 - self.start : tile.j1 - self.start].astype(np.float32)
+        self.channels = self.channels | (np.matmul(sees, bad) > 0)

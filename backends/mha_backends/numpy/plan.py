@@ -18,16 +18,24 @@ from mha_spec.call import Array, AttentionResult, Call, Sizes
 TASKS_PER_THREAD = 4
 WORTH_A_THREAD = 6_000_000
 """Multiplications below which waking a thread costs more than it brings."""
+WHOLE = 2**16
+"""Numbers in the keys and values of an item up to which it is quicker to compute the hidden ones than to cut them off."""
+SHORT = 2**15
+"""Scores up to which a call without options is not cut at all."""
 SINGLE_BELOW = 2**13
 """Multiplications in one matrix product below which no BLAS starts threads, so that none need be held back."""
 
 
 class Blocks(NamedTuple):
-    """A tile is ``rows`` queries, those of a group together, by ``columns`` keys. ``pack`` scores of small heads go in one go."""
+    """A tile is ``rows`` queries, those of a group together, by ``columns`` keys.
+
+    A head of up to half ``pack`` scores is packed: it is one tile, and with other heads and items, up to ``pack`` scores,
+    one task.
+    """
 
     rows: int
     columns: int
-    pack: int = 2**16
+    pack: int = 2**17
 
 
 FULL = Blocks(512, 512)
@@ -50,51 +58,62 @@ class Task(NamedTuple):
 
 
 class Plan(NamedTuple):
+    """The sizes by which a call is cut."""
+
     rows: int
     columns: int
     packed: bool
     """The heads are so small that all queries and keys of one make one tile, and a task computes several at once."""
     whole: bool
-    """Several items are computed together. Then no key is skipped: what one item sees must not cut another's tiles."""
-    tasks: tuple[Task, ...]
+    """Several items may be computed together. Then no key is skipped: what one item sees must not cut another's tiles."""
+    step_items: int
+    step_heads: int
     threads: int
     limit_blas: bool
+
+    def tasks(self, sizes: Sizes) -> Iterator[Task]:
+        """Every block of every head once. Where heads are few, several tasks share one; its blocks are dealt out in turn,
+        since under a band they differ in size."""
+        (batch,), _, h_kv, n, *_ = sizes
+        items, heads, starts = range(0, batch, self.step_items), range(0, h_kv, self.step_heads), range(0, n, self.rows)
+        whole_heads = len(items) * len(heads)
+        shares = 1 if self.threads == 1 else min(max(TASKS_PER_THREAD * self.threads // whole_heads, 1), len(starts))
+        for b in items:
+            for g in heads:
+                for share in range(shares):
+                    yield Task(
+                        slice(b, min(b + self.step_items, batch)),
+                        slice(g, min(g + self.step_heads, h_kv)),
+                        starts[share::shares],
+                    )
 
 
 def plan(sizes: Sizes, blocks: Blocks, threads: int | None) -> Plan:
     """The plan for a call with one batch axis."""
     (batch,), h, _, n, m, d_k, d_v = sizes
-    work = batch * h * n * m * (d_k + d_v + 64)
-    worth = work // WORTH_A_THREAD
+    worth = batch * h * n * m * (d_k + d_v + 64) // WORTH_A_THREAD
     return _plan(sizes, blocks, 1 if worth < 2 else min(threads or allowed(), worth))
 
 
 @lru_cache(maxsize=256)
 def _plan(sizes: Sizes, blocks: Blocks, threads: int) -> Plan:
-    """A tile of few queries is wide, and one of tiny heads holds many of them."""
     (batch,), h, h_kv, n, m, d_k, d_v = sizes
-    if not (batch and h and n):
-        return Plan(1, 1, True, True, (), 1, False)
-    group = h // h_kv
+    group = h // max(h_kv, 1)
     per_head = max(group * n * m, 1)
-    step_heads = min(max(blocks.pack // per_head, 1), h_kv)
-    step_items = max(blocks.pack // (per_head * h_kv), 1)
-    packed = per_head <= blocks.pack
+    packed = 2 * per_head <= blocks.pack
+    whole = 8 * per_head * h_kv <= blocks.pack and h_kv * m * (d_k + d_v) <= WHOLE
     if packed:
-        rows, columns = n, max(m, 1)
+        rows, columns = max(n, 1), max(m, 1)
+        task = min(blocks.pack, batch * h_kv * per_head // threads)
     else:
-        count = math.ceil(n / max(blocks.rows // group, 1))  # blocks of nearly equal size, none a small rest
-        rows = math.ceil(n / count)
-        columns = max(blocks.columns, blocks.rows * blocks.columns // (group * rows))
-    heads, items, starts = range(0, h_kv, step_heads), range(0, batch, step_items), range(0, n, rows)
-    shares = min(len(starts), max(TASKS_PER_THREAD * threads // (len(heads) * len(items)), 1)) if threads > 1 else 1
-    tasks = tuple(
-        Task(slice(b, min(b + step_items, batch)), slice(g, min(g + step_heads, h_kv)), starts[share::shares])
-        for b in items
-        for g in heads
-        for share in range(shares)
-    )
-    return Plan(rows, columns, packed, step_items > 1, tasks, threads, group * rows * columns * max(d_k, d_v) > SINGLE_BELOW)
+        count = math.ceil(max(n, 1) / max(blocks.rows // group, 1))  # blocks of nearly equal size, none a small rest
+        rows = math.ceil(max(n, 1) / count)
+        columns = max(blocks.columns, blocks.rows * blocks.columns // (group * rows))  # few queries make a wide tile
+        task = per_head
+    step_heads = max(min(task // per_head, h_kv), 1)
+    step_items = max(task // (per_head * h_kv), 1) if whole and h_kv else 1
+    limit_blas = group * rows * columns * max(d_k, d_v) > SINGLE_BELOW
+    return Plan(rows, columns, packed, whole, step_items, step_heads, threads, limit_blas)
 
 
 def with_one_batch_axis(call: Call, result: AttentionResult) -> Iterator[tuple[Call, AttentionResult]]:

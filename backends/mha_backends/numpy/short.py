@@ -7,14 +7,14 @@ import numpy as np
 
 from mha_backends.numpy.job import MOST, arithmetic
 from mha_backends.numpy.keys import for_blas, product
-from mha_backends.numpy.scratch import ones
+from mha_backends.numpy.scratch import ones, scratch
 from mha_spec.call import Array, Call
 
 
-def is_short(call: Call, pack: int) -> bool:
-    """Whether ``attend_short`` may be asked: no option, no empty axis but d_k and d_v, and scores that fit in one tile."""
+def is_short(call: Call, most: int) -> bool:
+    """Whether ``attend_short`` may be asked: no option, no empty axis but d_v, and at most so many scores."""
     scores = call.query.size // max(call.query.shape[-1], 1) * call.key.shape[-2]
-    return 0 < scores <= pack and not (
+    return 0 < scores <= most and not (
         call.hides or call.weights or call.lse or call.softcap is not None or call.sink_logits is not None
     )
 
@@ -24,10 +24,11 @@ def attend_short(call: Call) -> Array | None:
     *batch, h, n, d_k = call.query.shape
     h_kv, m, d_v = call.value.shape[-3:]
     kind, factor, _ = arithmetic(call)
-    q = np.multiply(call.query.reshape(*batch, h_kv, h // h_kv * n, d_k), kind.type(factor))
+    q = call.query.reshape(*batch, h_kv, h // h_kv * n, d_k)
+    q = np.multiply(q, kind.type(factor), out=scratch("query", q.shape, kind))
     if abs(factor) > 1:
         q.clip(-MOST[kind], MOST[kind], out=q)
-    p = product(q, for_blas(call.key.astype(kind, copy=False)).mT, np.empty((*q.shape[:-1], m), kind))
+    p = product(q, for_blas(call.key.astype(kind, copy=False)).mT, scratch("p", (*q.shape[:-1], m), kind))
     p.clip(-MOST[kind], MOST[kind], out=p)
     p -= p.max(-1, keepdims=True)
     np.exp(p, out=p)

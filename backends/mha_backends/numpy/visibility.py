@@ -36,10 +36,6 @@ class Visibility:
         self.scattered = not (call.mask is None and call.bias is None and call.query_segments is None)
         self.nothing = not self.scattered and self.lo is None and self.hi is None and self.length is None
 
-    def uniform(self, n: int) -> bool:
-        """Whether the ``n`` queries of an item all see the same keys, namely those of its ``span``."""
-        return not self.scattered and (n == 1 or (self.lo is None and self.hi is None))
-
     def span(self, item: int, i0: int, i1: int) -> tuple[int, int]:
         """Keys [j0, j1) outside of which queries [i0, i1) of one item see nothing."""
         if self.lo is None and self.hi is None and self.length is None:

@@ -99,7 +99,11 @@ class BitsDrift(Honest):
     def result(self, call, output, a, lse):
         self.calls += 1
         found = super().result(call, output, a, lse)
-        return found._replace(output=np.nextafter(found.output, found.output.dtype.type(np.inf))) if self.calls % 2 and call.query.itemsize > 2 and not call.hides else found
+        return (
+            found._replace(output=np.nextafter(found.output, found.output.dtype.type(np.inf)))
+            if self.calls % 2 and call.query.itemsize > 2 and not call.hides
+            else found
+        )
 
 
 @breaks("MHA-EXEC-11", "no queries, no answer")

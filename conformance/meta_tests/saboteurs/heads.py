@@ -46,7 +46,11 @@ class RatioPowerOfTwo(Honest):
     def heads(self, x, h):
         h_kv = x.shape[-3]
         ratio = h // h_kv if h_kv else 1
-        return x[..., np.arange(h) // (1 << (ratio - 1).bit_length() if ratio > 1 else 1), :, :] if h_kv > 1 else super().heads(x, h)
+        return (
+            x[..., np.arange(h) // (1 << (ratio - 1).bit_length() if ratio > 1 else 1), :, :]
+            if h_kv > 1
+            else super().heads(x, h)
+        )
 
 
 @breaks("MHA-HEAD-3", "one key head serves the first query head only")
@@ -152,4 +156,7 @@ class LayerMaskDropped(Honest):
     def functions(self):
         found = super().functions()
         layer = found["layer"]
-        return {**found, "layer": lambda *arrays, **options: layer(*arrays, **{k: x for k, x in options.items() if k != "mask"})}
+        return {
+            **found,
+            "layer": lambda *arrays, **options: layer(*arrays, **{k: x for k, x in options.items() if k != "mask"}),
+        }

@@ -69,7 +69,7 @@ class BaseTwo(Honest):
 @breaks("MHA-ATTN-5", "labmlai/annotated_deep_learning_paper_implementations#146: softmax over the queries")
 class SoftmaxOverQueries(Honest):
     def softmax(self, s, see, sink):
-        a, lse = super().softmax(s, see, sink)
+        _, lse = super().softmax(s, see, sink)
         e = np.where(see, np.exp(s - s.max(axis=-2, keepdims=True, initial=-1e300)), 0.0)
         return e / np.where((t := e.sum(axis=-2, keepdims=True)) == 0, 1.0, t), lse
 
@@ -124,7 +124,9 @@ class SoftcapFormula(Honest):
 @breaks("MHA-ATTN-11", "bias before scale")
 class BiasScaled(Honest):
     def attend(self, call):
-        return super().attend(call if call.bias is None else replace(call, bias=call.bias * np.asarray(call.scale, call.bias.dtype)))
+        return super().attend(
+            call if call.bias is None else replace(call, bias=call.bias * np.asarray(call.scale, call.bias.dtype))
+        )
 
 
 @breaks("MHA-ATTN-11", "bias ignored where it is broadcast over queries")

@@ -55,7 +55,7 @@ def given(names: tuple[str, ...], batch: tuple[int, ...], h: int, n: int, m: int
         "mask": ({"mask": choices(1000 + seed, (n, m), 0.6) | first}, {}),
         "bias": ({"bias": 2 * fractions(1001 + seed, (n, m), dtype)}, {}),
         "causal": ({"query_offset": items % 2 + m // 3}, {"is_causal": True}),
-        "window": ({"query_offset": items % 2 + m // 3}, {"window": (m, 1)}),
+        "window": ({"query_offset": items % 2 + m // 3}, {"window": (n + m, 1)}),
         "lengths": ({"key_lengths": m - 2 - items % 2}, {}),
         "segments": (
             {
@@ -98,33 +98,57 @@ def sizes() -> Iterator[Case]:
                 return Request(operands(1100, "float32", batch=(1,), h=1, n=n, m=m, d=4), "float32")
 
             yield case(clause, f"tiles and a tail, n = {n}, m = {m}", tail)
-    for n, m in ((2, 3), (3, 2)):
-        yield case("MHA-ATTN-8", f"n = {n}, m = {m}", lambda n=n, m=m: Request(operands(1101, "float32", batch=(1,), h=1, n=n, m=m, d=2), "float32"))
+    for n, m in ((2, 3), (3, 2), *((1, m) for m in (32, 64, 128, 256, 512, 513, 1025))):
+
+        def unlike(n: int = n, m: int = m) -> Request:
+            return Request(operands(1101, "float32", batch=(1,), h=1, n=n, m=m, d=2), "float32")
+
+        yield case("MHA-ATTN-8", f"n = {n}, m = {m}", unlike)
+    for items in (9, 17, 33):
+
+        def many(items: int = items) -> Request:
+            return Request(operands(1102, "float32", batch=(items,), h=1, n=2, m=2, d=2), "float32")
+
+        yield case("MHA-EXEC-12", f"{items} batch items", many)
+    for (n, m), (flag, clause) in product(
+        ((9, 9), (33, 33), (1, 65), (65, 3)), (("weights", "MHA-AUX-1"), ("lse", "MHA-AUX-4"))
+    ):
+
+        def asked(n: int = n, m: int = m, flag: str = flag) -> Request:
+            return Request(
+                operands(1103, "float32", batch=(1,), h=1, n=n, m=m, d=4), "float32", options={f"return_{flag}": True}
+            )
+
+        yield case(clause, f"{flag}, n = {n}, m = {m}", asked, features=(flag,))
     for d in (2, 7, 9, 31, 80, 96, 128, 129, 192, 256):
 
         def balanced(d: int = d) -> Request:
             """Channels that cancel: every score is 0, unless one of them is left out."""
             key = np.arange(1.0, 5.0)[:, None] * np.where(np.arange(d) == 0, d - 1.0, -1.0)
-            return Request((np.full((1, 1, 2, d), 4.0), key[None, None], codes((1, 1, 4, d))), "float32")
+            return Request((np.full((1, 1, 4, d), 4.0), key[None, None], codes((1, 1, 4, d), channels=False)), "float32")
 
         yield case("MHA-ATTN-1", f"all of {d} channels count", balanced)
 
         def ordinary(d: int = d) -> Request:
-            return Request(operands(1110, "float32", batch=(1,), h=1, n=3, m=4, d=d), "float32")
+            return Request(operands(1110, "float32", batch=(1,), h=1, n=4, m=4, d=d), "float32")
 
         yield case("MHA-ATTN-6", f"d = {d}", ordinary)
     for d, d_v in ((4, 64), (4, 129), (64, 8), (128, 192)):
         yield case(
             "MHA-ATTN-7", f"d_k = {d}, d_v = {d_v}, all channels",
-            lambda d=d, d_v=d_v: Request(operands(1120, "float32", batch=(1,), h=1, n=3, m=4, d=d, d_v=d_v), "float32"), features=("d_v",),
+            lambda d=d, d_v=d_v: Request(operands(1120, "float32", batch=(1,), h=1, n=4, m=4, d=d, d_v=d_v), "float32"), features=("d_v",),
         )  # fmt: skip
     for h in (9, 16, 33):
-        yield case("MHA-HEAD-1", f"{h} heads, few keys", lambda h=h: Request(operands(1130, "float32", batch=(1,), h=h, n=2, m=2, d=2), "float32"))
+
+        def wide(h: int = h) -> Request:
+            return Request(operands(1130, "float32", batch=(1,), h=h, n=2, m=2, d=2), "float32")
+
+        yield case("MHA-HEAD-1", f"{h} heads, few keys", wide)
 
     def rising(sign: int) -> Request:
         """The maximum of a row stands in its last tile, or in its first."""
         query, key, value = operands(1140, "float32", batch=(1,), h=1, n=2, m=130, d=2)
-        key = np.abs(key) * (np.arange(130) // 32 + 1)[::sign, None] * 4
+        key = np.abs(key) * np.ldexp(1.0, np.arange(130) // 32)[::sign, None]
         return Request((np.abs(query), key, value), "float32")
 
     yield case("MHA-ATTN-13", "a maximum in the last tile", lambda: rising(1))
@@ -143,7 +167,7 @@ def every_dtype() -> Iterator[Case]:
             "MHA-HEAD-2", "2 of 6 heads in this dtype",
             lambda dtype=dtype: Request(operands(1150, dtype, h=6, h_kv=2), dtype), features=("grouped",), dtype=dtype,
         )  # fmt: skip
-        for feature, clause in (("weights", "MHA-AUX-1"), ("lse", "MHA-AUX-4")):
+        for feature, clause in (("weights", "MHA-AUX-1"), ("lse", "MHA-AUX-4" if dtype == "float64" else "MHA-AUX-5")):
 
             def asked(dtype: str = dtype, feature: str = feature) -> Request:
                 return Request(operands(1151, dtype, **ONE), dtype, options={f"return_{feature}": True})
@@ -159,14 +183,11 @@ def scored_and_hidden() -> Iterator[Case]:
             "MHA-ATTN-9", f"{pair[0]} and {pair[1]}, n = {n}, m = {m}", lambda n=n, m=m, pair=pair: request(pair, n=n, m=m, d=2, seed=n),
             features=features(*pair),
         )  # fmt: skip
-    banded = ({"causal"}, {"window"})
     for (n, m), a, b in product(((1, 9), (6, 6), (9, 5)), range(6), range(6)):
         pair = (HIDING[a], HIDING[b])
-        if a >= b or (n, m) == (9, 5) and {"segments", "mask"} == set(pair):
+        if a >= b:
             continue
         clause = "MHA-MASK-14" if set(pair) in ({"mask", "bias"}, {"mask", "causal"}, {"bias", "causal"}) else "MHA-MASK-1"
-        if set(pair) in banded:
-            continue
         yield case(
             clause, f"{pair[0]} and {pair[1]} per item, n = {n}, m = {m}",
             lambda n=n, m=m, pair=pair: request(pair, batch=(3,), h=2, n=n, m=m, seed=20 + n), features=features(*pair),
@@ -182,10 +203,25 @@ def asked_for() -> Iterator[Case]:
             return plain, *(replace(plain, options={**plain.options, **flags}) for flags in FLAGS)
 
         grouped = ("grouped",) if h != h_kv else ()
-        yield case("MHA-AUX-3", f"{name} with weights and lse, {h_kv} of {h} heads", asked, features=(*features(name), *grouped, "weights", "lse"))
+        used = (*features(name), *grouped, "weights", "lse")
+        yield case("MHA-AUX-3", f"{name} with weights and lse, {h_kv} of {h} heads", asked, features=used)
+
+    for a, b in product(SCORING, HIDING):
+        if a == b:
+            continue
+
+        def both(a: str = a, b: str = b) -> tuple[Request, ...]:
+            plain = request((a, b), n=5, m=9, seed=50)
+            return tuple(replace(plain, options={**plain.options, **flags}) for flags in FLAGS)
+
+        yield case("MHA-AUX-3", f"{a} and {b} with weights and lse", both, features=(*features(a, b), "weights", "lse"))
 
 
-FLAGS: tuple[Mapping[str, bool], ...] = ({"return_weights": True}, {"return_lse": True}, {"return_weights": True, "return_lse": True})
+FLAGS: tuple[Mapping[str, bool], ...] = (
+    {"return_weights": True},
+    {"return_lse": True},
+    {"return_weights": True, "return_lse": True},
+)
 
 
 def broadcasts() -> Iterator[Case]:
@@ -208,12 +244,22 @@ def broadcasts() -> Iterator[Case]:
         yield case("MHA-HEAD-4" if per_head else "MHA-MASK-4", f"mask {name}", masked, features=("mask", *grouped))
         yield case("MHA-HEAD-4" if per_head else "MHA-ATTN-11", f"bias {name}", biased, features=("bias", *grouped))
 
+    def shared() -> Request:
+        parts = operands(1204, "float32", batch=(2,), h=2, n=2, m=3, d=2)
+        return Request(parts, "float32", arrays={"mask": np.asarray([[True, False, True], [False, True, False]])})
+
+    yield case("MHA-MASK-4", "mask of rank 2 for every item and head", shared, features=("mask",))
+
 
 def batch_axes() -> Iterator[Case]:
     """Each option under no, two and three batch axes."""
     for name, batch in product(OPTIONS, ((), (2, 3), (2, 1, 2))):
         axes = f"{len(batch)} batch axes" if batch else "no batch axis"
-        yield case(CLAUSE[name], f"{name}, {axes}", lambda name=name, batch=batch: request((name,), batch=batch, h=3, seed=60), features=features(name))
+
+        def stacked(name: str = name, batch: tuple[int, ...] = batch) -> Request:
+            return request((name,), batch=batch, h=3, seed=60)
+
+        yield case("MHA-MASK-1" if name in HIDING else "MHA-ATTN-9", f"{name}, {axes}", stacked, features=features(name))
 
 
 def hidden_tiles() -> Iterator[Case]:
@@ -227,7 +273,7 @@ def hidden_tiles() -> Iterator[Case]:
 
         def masked(seen: Any = seen) -> Request:
             mask = np.stack([seen, np.ones(m, dtype=bool), seen[::-1]])
-            return Request(operands(1300, "float32", batch=(1,), h=1, n=3, m=m, d=4), "float32", arrays={"mask": mask})
+            return Request(operands(1300, "float32", batch=(1,), h=1, n=3, m=m, d=2), "float32", arrays={"mask": mask})
 
         yield case("MHA-MASK-2", name, masked, features=("mask",))
     lengths = (15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 130)
@@ -265,6 +311,14 @@ def far_numbers() -> Iterator[Case]:
             return Request(parts, "float32", options={"is_causal": True, "query_offset": offset})
 
         yield case("MHA-MASK-8", f"causal at position {offset}", causal, features=("causal", "offset"))
+    for name, band in {"causal": {"is_causal": True}, "window": {"window": (3, 2)}}.items():
+
+        def before(band: Any = band) -> Request:
+            parts = operands(1403, "float32", batch=(3,), h=1, n=5, m=7, d=4)
+            return Request(parts, "float32", arrays={"query_offset": np.asarray([-2, 3, -7])}, options=band)
+
+        clause = "MHA-MASK-9" if name == "causal" else "MHA-MASK-16"
+        yield case(clause, f"{name}, positions per item, some before 0", before, features=(name, "offset"))
     for ids in ((0, 256, 65536), (2**24, 2**24 + 1, 2**24 + 2), (-1, 255, -257)):
 
         def far(ids: tuple[int, ...] = ids) -> Request:
@@ -287,7 +341,10 @@ def merges() -> Iterator[Case]:
         return Request(tuple(x for pair in parts for x in pair), dtype, target="merge")
 
     merged = {f"a part lower by {gap}": merge(part(0), part(1, -float(gap))) for gap in (9, 14, 40)}
-    merged |= {f"all parts near {at}": merge(part(0, float(at)), part(1, at + 1.0), part(2, at - 1.0)) for at in (-3000, 3000, 100, -100)}
+    merged |= {
+        f"all parts near {at}": merge(part(0, float(at)), part(1, at + 1.0), part(2, at - 1.0))
+        for at in (-3000, 3000, 100, -100)
+    }
     merged |= {"one part": merge(part(0)), "seven parts": merge(*(part(at) for at in range(7)))}
     merged |= {"one head, no batch": merge(*(part(at, shape=(1, 3)) for at in range(2)))}
     for name, asked in merged.items():
@@ -305,11 +362,20 @@ def layers() -> Iterator[Case]:
     for name, h_kv in product(OPTIONS, (4, 2)):
 
         def layered(name: str = name, h_kv: int = h_kv) -> Request:
-            return Request((x,) * 3, "float32", target="layer", projections=projections(1601, h=4, h_kv=h_kv, biases="qkvo"),
+            return Request((x,) * 3, "float32", target="layer", projections=projections(1601, h=4, h_kv=h_kv),
                            **given((name,), (2,), 4, 6, 6, "float32", 80))  # fmt: skip
 
         grouped = ("grouped",) if h_kv < 4 else ()
         yield case("MHA-PROJ-12", f"{name}, {h_kv} of 4 heads", layered, features=("layer", *features(name), *grouped))
+
+    for name in OPTIONS:
+
+        def crossed(name: str = name) -> Request:
+            key = fractions(1605, (2, 9, 10), "float32", 1.0)
+            return Request((x, key, key), "float32", target="layer", projections=projections(1606, h=4, d_in_k=10, d_in_v=10),
+                           **given((name,), (2,), 4, 6, 9, "float32", 85))  # fmt: skip
+
+        yield case("MHA-PROJ-12", f"{name}, cross-attention", crossed, features=("layer", *features(name)))
 
     def key_bias() -> Request:
         weights = projections(1602, biases="k")
@@ -344,7 +410,7 @@ def memory() -> Iterator[Case]:
             other = replace(first, arrays={key: changed(key, x) for key, x in first.arrays.items()})
             return first, other, first
 
-        yield case("MHA-EXEC-5", f"another {name} in between", history, features=features(name))
+        yield case(CLAUSE[name], f"another {name} in between", history, features=features(name))
 
 
 def memory_request(name: str, layout: str) -> Request:
@@ -359,4 +425,6 @@ def changed(name: str, x: Any) -> Any:
     """Other values of an option, of the same shape and dtype, that still leave every row a key."""
     if name == "mask":
         return x[:, ::-1] | (np.arange(x.shape[-1]) < 1)
-    return {"key_lengths": x - 3, "query_offset": x + 2, "key_segments": x[..., ::-1]}.get(name, x / 2 if x.dtype.kind == "f" else x)
+    return {"key_lengths": x - 3, "query_offset": x + 2, "key_segments": x[..., ::-1]}.get(
+        name, x / 2 if x.dtype.kind == "f" else x
+    )

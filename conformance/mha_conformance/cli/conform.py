@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from mha_conformance.cli.codes import Code
 from mha_conformance.cli.terminal import as_json as print_json
 from mha_conformance.cli.terminal import console, could_not_run, say, table
+from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, junit
 from mha_conformance.report.diagnosis import diagnosis
@@ -84,10 +85,17 @@ def _counts(report: Report) -> None:
         )
     say("")
     table(("group", "pass", "fail", "not claimed", "other", "worst error/bound"), rows)
-    left = sorted({v.reason for v in report.verdicts if v.status not in ("PASS", *FAILING)})
-    for reason in left:
-        say(f"not judged: {sum(v.reason == reason for v in report.verdicts)} cases, {reason}", "dim")
+    for reason, cases in _left_out(report).items():
+        say(f"not judged: {cases} cases, {reason}", "dim")
     say("")
+
+
+def _left_out(report: Report) -> Counter[str]:
+    """How many cases were not judged for each reason; features that are not claimed are one reason together."""
+    reasons = [v.reason for v in report.verdicts if v.status not in ("PASS", *FAILING)]
+    features = {feature for r in reasons if r.startswith(UNCLAIMED) for feature in r.removeprefix(UNCLAIMED).split(", ")}
+    together = f"{UNCLAIMED}{', '.join(sorted(features))}"
+    return Counter(together if reason.startswith(UNCLAIMED) else reason for reason in sorted(reasons))
 
 
 def compare(files: Sequence[Path]) -> None:

@@ -11,13 +11,15 @@ from mha_spec.numerics import PROFILES
 
 STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager")
 
+UNCLAIMED = "not claimed: "
+
 
 def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
     """Why a case is not judged for these claims; empty where it is."""
     if case.dtype not in claims.dtypes:
         return f"{case.dtype} is not claimed"
     if missing := sorted(case.features - claims.features):
-        return f"not claimed: {', '.join(missing)}"
+        return f"{UNCLAIMED}{', '.join(missing)}"
     if case.group == "strict" and not claims.strict:
         return "class strict is not claimed"
     if case.group == "determinism" and claims.determinism == "none":

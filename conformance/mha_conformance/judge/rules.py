@@ -31,22 +31,28 @@ def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
-    findings = []
+    if wrong := _malformed(reply, truth):
+        return wrong
+    return _farthest(
+        [
+            _measure(name, np.asarray(getattr(reply, name), dtype=np.float64), expected, truth.bounds[name], profile)
+            for name, expected in truth.expected.items()
+        ]
+    )
+
+
+def _malformed(reply: Reply, truth: Truth) -> Finding | None:
+    """What was asked for and did not come back as floating numbers of the right shape."""
     for name, expected in truth.expected.items():
         got = getattr(reply, name)
         if got is None:
-            findings.append(Finding(False, f"no {name} came back, though it was asked for", np.inf))
-            continue
-        if tuple(np.shape(got)) != tuple(np.shape(expected)):
-            findings.append(
-                Finding(False, f"{name} has shape {tuple(np.shape(got))}, expected {tuple(np.shape(expected))}", np.inf)
-            )
-            continue
-        if np.asarray(got).dtype.kind != "f":
-            findings.append(Finding(False, f"{name} holds {np.asarray(got).dtype}, expected floating numbers", np.inf))
-            continue
-        findings.append(_measure(name, np.asarray(got, dtype=np.float64), expected, truth.bounds[name], profile))
-    return _farthest(findings)
+            return Finding(False, f"no {name} came back, though it was asked for", np.inf)
+        shape, wanted, kind = tuple(np.shape(got)), tuple(np.shape(expected)), np.asarray(got).dtype
+        if shape != wanted:
+            return Finding(False, f"{name} has shape {shape}, expected {wanted}", np.inf)
+        if kind.kind != "f":
+            return Finding(False, f"{name} holds {kind}, expected floating numbers", np.inf)
+    return None
 
 
 def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
@@ -71,12 +77,13 @@ def _farthest(findings: list[Finding]) -> Finding:
 def agreeing(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Law: the replies agree with the first one, within the sum of both bounds. Zero channels may be added at the end."""
     known = truths(case, profile)
+    if wrong := next(filter(None, map(_malformed, replies, known)), None):
+        return wrong
     findings = []
+    first = np.asarray(replies[0].output, float)
+    width = first.shape[-1]
     for reply, truth in zip(replies[1:], known[1:], strict=True):
-        first, other = np.asarray(replies[0].output, float), np.asarray(reply.output, float)
-        width = first.shape[-1] if first.ndim == other.ndim else None
-        if width is None or first.shape[:-1] != other.shape[:-1] or other.shape[-1] < width:
-            return Finding(False, f"outputs of shapes {first.shape} and {other.shape} that should agree", np.inf)
+        other = np.asarray(reply.output, float)
         room = known[0].bounds["output"] + truth.bounds["output"][..., :width]
         findings.append(_measure("output", other[..., :width], first, room, profile))
     return _farthest(findings)
@@ -90,7 +97,7 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
-    return _bits(case, replies, lambda request, array: np.ones(np.shape(array), dtype=bool))
+    return _bits(case, replies, profile, lambda request, array: np.ones(np.shape(array), dtype=bool))
 
 
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -105,11 +112,14 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _bits(
         case,
         replies,
+        profile,
         lambda request, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
     )
 
 
-def _bits(case: Case, replies: list[Reply], where: Callable[[Request, Any], Any]) -> Finding:
+def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Request, Any], Any]) -> Finding:
+    if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
+        return wrong
     for at, reply in enumerate(replies[1:], start=1):
         for name in ("output", "weights", "lse"):
             first, other = getattr(replies[0], name), getattr(reply, name)
@@ -142,12 +152,18 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5)."""
     p = PROFILES[profile]
-    for reply in replies:
-        facts = reply.facts
+    for request, reply in zip(case.make(), replies, strict=True):
+        query, _, value = request.operands
+        facts = {**reply.facts, "shape": np.shape(reply.output)}
         wrong = {
             "MHA-EXEC-1": [
                 f"{name} is {facts[name]}, expected {wanted}"
-                for name, wanted in (("library", facts["asked library"]), ("dtype", p.output), ("device", True))
+                for name, wanted in (
+                    ("library", facts["asked library"]),
+                    ("dtype", p.output),
+                    ("device", True),
+                    ("shape", (*query.shape[:-1], value.shape[-1])),
+                )
                 if facts[name] != wanted
             ],
             "MHA-EXEC-2": [f"{name} was modified" for name in facts["modified"]],

@@ -11,10 +11,8 @@ def diagnosis(target: Target, v: Verdict) -> list[str]:
     lines = [f"{v.clause} {v.status}", f"    {load()[v.clause].sentence}", f"    case     {v.case}", f"    finding  {v.reason}"]
     if v.worst is not None:
         w = v.worst
-        lines.append(
-            f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} within {w.bound:.3g}: "
-            f"{w.ratio:.3g} times the bound"
-        )
+        room = f"within {w.bound:.3g}: {w.ratio:.3g} times the bound" if w.bound else "exactly"
+        lines.append(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} {room}")
     if v.pattern:
         lines.append(f"    where    {v.pattern}")
     return [*lines, f"    again    {command(target, v.case)}"]

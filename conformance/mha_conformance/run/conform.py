@@ -4,6 +4,7 @@ import datetime
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from importlib.metadata import version
 from queue import SimpleQueue
 from typing import Any
 
-from mha_conformance.cases import Case, Level, catalogue
+import numpy as np
+
+from mha_conformance.cases import Case, Level, Request, catalogue
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed, verdict
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
@@ -124,8 +127,8 @@ def conform(
         for worker in crew:
             worker.close()
     if not any(v.status in (*JUDGED, "ERROR") for v in verdicts):
-        reasons = sorted({v.reason for v in verdicts})
-        raise CannotRun(f"no case could be judged: {'; '.join(reasons[:3])}")
+        reasons = [reason for reason, _ in Counter(v.reason for v in verdicts).most_common(3)]
+        raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
     provenance = {**_machine(), "libraries": about["libraries"], "seconds": round(time.monotonic() - started, 1), "level": selection.level,
                   "measured on": about["measured_on"], "installed": about["version"]}  # fmt: skip
     return Report(target, about["claims"], verdicts, tuple(blamed(verdicts, load())), provenance)
@@ -191,7 +194,17 @@ def _absent(case: Case, about: dict[str, Any]) -> str:
             return f"there is no function for {target}"
     if case.rule == "refused" and not about["doors"] and case.clause in NAMED_BY_OUR_DOOR:
         return "the names and forms of these arguments are those of this project's door"
+    if case.rule == "refused" and frozenset({"mask", "bias"}) in about["excludes"] and any(map(_mistaken, case.make())):
+        return "mask and bias are one argument, which its dtype tells apart"
+    if about["heads_mix"] and any(np.isnan(x).any() for request in case.make() for x in request.operands):
+        return "its heads are mixed by products over all channels, which carry a NaN everywhere"
     return ""
+
+
+def _mistaken(request: Request) -> bool:
+    """A mask of floats, or a boolean bias: each is the other one."""
+    bias = request.arrays.get("bias")
+    return request.dtypes.get("mask", "").startswith("float") or (bias is not None and bias.dtype == bool)
 
 
 NAMED_BY_OUR_DOOR = (

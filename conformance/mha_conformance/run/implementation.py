@@ -56,6 +56,8 @@ class Implementation:
     measured_on: str | None = None
     version: str | None = None
     expected_failures: tuple[xfail.Expected, ...] = ()
+    heads_mix: bool = False
+    """Whether products over all channels stand around the heads, so that a NaN of one head reaches the others."""
     doors: bool = False
     """Whether it refuses by clause, behind the door of this project."""
 
@@ -108,7 +110,7 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     """What a claims file says takes the place of what was inferred. Unknown keys are refused."""
     known = {
         "features", "dtypes", "profiles", "strict", "determinism", "excludes", "native_offset", "environment", "measured_on", "version",
-        "layout", "xfail",
+        "layout", "heads_mix", "xfail",
     }  # fmt: skip
     if unknown := set(declared) - known:
         raise ValueError(f"{target.claims}: unknown keys {sorted(unknown)}; known are {', '.join(sorted(known))}")
@@ -130,5 +132,6 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     return replace(
         found, claims=claims, excludes=tuple(frozenset(pair) for pair in declared.get("excludes", ())),
         native_offset=declared.get("native_offset"), measured_on=declared.get("measured_on"), version=declared.get("version"),
-        layout=declared.get("layout", found.layout), expected_failures=xfail.read(declared.get("xfail", ()), str(target.claims)),
+        layout=declared.get("layout", found.layout),
+        heads_mix=bool(declared.get("heads_mix", False)), expected_failures=xfail.read(declared.get("xfail", ()), str(target.claims)),
     )  # fmt: skip

@@ -83,6 +83,7 @@ def _serve(target: Target, pipe: Connection) -> None:
         "expected_failures": implementation.expected_failures,
         "measured_on": implementation.measured_on,
         "version": implementation.version,
+        "heads_mix": implementation.heads_mix,
         "doors": implementation.doors,
         "arrays": implementation.claims.arrays,
         "layer": implementation.layer is not None,
