@@ -129,7 +129,7 @@ def mha(*arguments):
         (("misbehaving:hangs", "--case", ONE, "--timeout", "2"), Code.FAILS, "MHA-ATTN-8 TIMEOUT"),
         (("misbehaving_import:attention", "--case", ONE), Code.NOT_RUN, "no driver on this machine"),
         (("misbehaving:honest", "--case", "MHA-ATTN-8/none"), Code.NOT_RUN, "no case matches"),
-        (("misbehaving:honest", "--clause", "MHA-MASK-99"), Code.NOT_RUN, "no case matches"),
+        (("misbehaving:honest", "--clause", "MHA-MASK-0"), Code.NOT_RUN, "no case matches"),
         (("misbehaving:honest", "--clause", "MHA-MASK-2"), Code.NOT_RUN, "not claimed: mask"),
         (("misbehaving:spoils_the_suite", "--case", HISTORY), Code.DEFECT, "does not conform"),
     ],

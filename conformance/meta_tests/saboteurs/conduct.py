@@ -99,11 +99,10 @@ class BitsDrift(Honest):
     def result(self, call, output, a, lse):
         self.calls += 1
         found = super().result(call, output, a, lse)
-        return (
-            found._replace(output=np.nextafter(found.output, found.output.dtype.type(np.inf)))
-            if self.calls % 2 and call.query.itemsize > 2 and not call.hides
-            else found
-        )
+        if not self.calls % 2 or call.query.itemsize == 2 or call.hides:
+            return found
+        up = np.nextafter(found.output, found.output.dtype.type(np.inf))
+        return found._replace(output=np.where(found.output == 0, found.output, up))
 
 
 @breaks("MHA-EXEC-11", "no queries, no answer")

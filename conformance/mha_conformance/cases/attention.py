@@ -137,6 +137,13 @@ def options() -> Iterator[Case]:
             return Request((query, key, value), "float32", arrays={"bias": fractions(95, shape, "float32")})
 
         yield case("MHA-ATTN-11", f"bias {shape}", biased, features=("bias",), level="smoke" if shape == (n, m) else "core")
+
+    def wider() -> Request:
+        return Request(
+            (query, key, value), "float32", arrays={"bias": fractions(95, (n, m), "float32")}, dtypes={"bias": "float64"}
+        )
+
+    yield case("MHA-ATTN-11", "a bias in float64", wider, features=("bias",))
     for spread, name in ((1.0, "ordinary"), (64.0, "dominant"), (-64.0, "negligible")):
 
         def sunk(spread: float = spread) -> Request:
