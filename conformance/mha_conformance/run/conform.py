@@ -129,8 +129,15 @@ def conform(
     if not any(v.status in (*JUDGED, "ERROR") for v in verdicts):
         reasons = [reason for reason, _ in Counter(v.reason for v in verdicts).most_common(3)]
         raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
-    provenance = {**_machine(), "libraries": about["libraries"], "seconds": round(time.monotonic() - started, 1), "level": selection.level,
-                  "measured on": about["measured_on"], "installed": about["version"]}  # fmt: skip
+    provenance = {
+        **_machine(),
+        "libraries": about["libraries"],
+        "settings": about["settings"],
+        "seconds": round(time.monotonic() - started, 1),
+        "level": selection.level,
+        "measured on": about["measured_on"],
+        "installed": about["version"],
+    }
     return Report(target, about["claims"], verdicts, tuple(blamed(verdicts, load())), provenance)
 
 

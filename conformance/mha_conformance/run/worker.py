@@ -6,6 +6,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
+from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Target, open_target
 from mha_conformance.run.perform import Reply, perform
 
@@ -88,7 +89,8 @@ def _serve(target: Target, pipe: Connection) -> None:
         "arrays": implementation.claims.arrays,
         "layer": implementation.layer is not None,
         "merge": implementation.merge is not None,
-        "libraries": _libraries(),
+        "libraries": libraries(),
+        "settings": settings(),
         "pid": os.getpid(),
     }
     pipe.send(("opened", about))
@@ -103,11 +105,3 @@ def _serve(target: Target, pipe: Connection) -> None:
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
-
-
-def _libraries() -> dict[str, str]:
-    """The versions of the array libraries that this process has loaded."""
-    import sys
-
-    names = ("numpy", "torch", "jax", "cupy", "array_api_strict", "ml_dtypes", "tensorflow", "mlx")
-    return {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names if name in sys.modules}
