@@ -229,8 +229,8 @@ HIDERS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any], Mapping[str, Any]
         {"bias": np.where((choices(241, (5, 7), 0.6) & (np.arange(7) != 5)) | np.eye(5, 7, dtype=bool), 0.25, -np.inf)},
         {},
     ),
-    "causal": (("causal", "offset"), {}, {"is_causal": True, "query_offset": 1}),
-    "window": (("window", "offset"), {}, {"window": (2, 1), "query_offset": 1}),
+    "causal": (("causal", "offset"), {}, {"is_causal": True, "query_offset": 0}),
+    "window": (("window", "offset"), {}, {"window": (2, 1), "query_offset": 0}),
     "lengths": (("lengths",), {"key_lengths": np.asarray([6, 4])}, {}),
     "segments": (
         ("segments",),
