@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from mha_spec.call import Array, AttentionResult, Call
@@ -13,6 +14,12 @@ FEATURES = (
     "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "layer",
 )  # fmt: skip
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
+
+FORWARD = frozenset(FEATURES) - {"dropout", "vjp"}
+"""Every feature that this version of the specification has: the other two are reserved."""
+
+STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
+"""The strictest numeric profile of each dtype (MHA-NUM-5)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from functools import cache
 from numbers import Integral
 from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
-from mha_core.backend import FEATURES, Backend
+from mha_core.backend import FORWARD, Backend
 from mha_core.errors import Unsupported
 from mha_core.layer import multi_head
 from mha_core.merge import merge_partials
@@ -71,7 +71,7 @@ class Api:
 def bind(backend: Backend) -> Api:
     """The public functions of ``backend``: each validates once, then computes. One backend, one ``Api``."""
     library = backend.claims.arrays
-    complete = {"dropout", "vjp", *backend.claims.features} >= set(FEATURES)  # then no option need be looked for
+    complete = backend.claims.features >= FORWARD  # then no option need be looked for
 
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         call = attention_call(query, key, value, library=library, **options)

@@ -11,18 +11,11 @@ import array_api_compat
 import numpy as np
 
 from mha_core import AttentionResult, Backend, Call, Claims, Projections, bind
+from mha_core.backend import FORWARD, STRICTEST
 from mha_spec import equations
 from mha_spec.call import Array, dtype_name
 
 __all__ = ["attention", "create", "layer_in_a_loop", "merge_partials", "multi_head_attention"]
-
-_PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
-_FEATURES = frozenset(
-    {
-        "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
-        "scale", "softcap", "sink", "weights", "lse", "layer",
-    }
-)  # fmt: skip
 
 
 def attend(call: Call) -> AttentionResult:
@@ -95,9 +88,9 @@ _BACKEND = Backend(
     devices=lambda: ("cpu",),
     claims=Claims(
         arrays=None,
-        dtypes=tuple(_PROFILES),
-        features=_FEATURES,
-        profiles=_PROFILES,
+        dtypes=tuple(STRICTEST),
+        features=FORWARD,
+        profiles=STRICTEST,
         strict=True,
         determinism="bit-exact",
     ),

@@ -7,9 +7,7 @@ from typing import Any
 from mha_backends.cupy.cublas import linear
 from mha_backends.cupy.devices import Cuda, devices, find_cuda, from_host, to_host
 from mha_backends.cupy.forward import attend
-from mha_core.backend import FEATURES, Backend, Claims
-
-PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
+from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
 
 
 def create(**settings: Any) -> Backend:
@@ -33,7 +31,7 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
     ``strict`` is False because it has not been run: the kernels are written to keep hidden data from moving any bit
     (MHA-MASK-19), but nobody has yet seen cuBLAS and these kernels do so on a device, and a claim is a statement of fact.
     """
-    profiles = dict(PROFILES)
+    profiles = dict(STRICTEST)
     if tf32:
         profiles["float32"] = "PTF32"
     if find_spec("ml_dtypes") is None:
@@ -41,7 +39,7 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
     claims = Claims(
         arrays="cupy",
         dtypes=tuple(profiles),
-        features=frozenset(FEATURES) - {"dropout", "vjp"},
+        features=FORWARD,
         profiles=profiles,
         strict=False,
         determinism="run-to-run",

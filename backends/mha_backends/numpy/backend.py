@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from mha_backends.numpy.forward import attend
-from mha_core.backend import FEATURES, Backend, Claims
+from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
 from mha_spec.call import Array, dtype_name
-
-PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
 
 
 def create(**settings: Any) -> Backend:
@@ -25,7 +23,7 @@ def create(**settings: Any) -> Backend:
 
 @cache
 def _create(threads: int | None) -> Backend:
-    profiles = dict(PROFILES)
+    profiles = dict(STRICTEST)
     if find_spec("ml_dtypes") is None:
         del profiles["bfloat16"]
     return Backend(
@@ -38,7 +36,7 @@ def _create(threads: int | None) -> Backend:
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),
-            features=frozenset(FEATURES) - {"dropout", "vjp"},
+            features=FORWARD,
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",

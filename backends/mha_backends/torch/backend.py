@@ -11,18 +11,11 @@ from mha_backends.torch.forward import attend_block
 from mha_backends.torch.precision import no_autocast
 from mha_backends.torch.visibility import Block, reach, visible
 from mha_core import AttentionResult, Backend, Call, Claims, Violation
+from mha_core.backend import FORWARD, STRICTEST
 
 _BLOCK_SCORES = 2**22
 """Scores per block of queries: few enough to stay in a cache, many enough to keep the matrix products long."""
 _LEAST_ROWS = 128
-
-_PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
-_FEATURES = frozenset(
-    {
-        "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
-        "scale", "softcap", "sink", "weights", "lse", "layer",
-    }
-)  # fmt: skip
 
 
 def attend(call: Call) -> AttentionResult:
@@ -111,9 +104,9 @@ _BACKEND = Backend(
     devices=devices,
     claims=Claims(
         arrays="torch",
-        dtypes=tuple(_PROFILES),
-        features=_FEATURES,
-        profiles=_PROFILES,
+        dtypes=tuple(STRICTEST),
+        features=FORWARD,
+        profiles=STRICTEST,
         strict=True,
         determinism="run-to-run",
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
-from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.cases.case import Case, Rule
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
@@ -97,7 +97,7 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
-    return _bits(case, replies, profile, lambda request, array: np.ones(np.shape(array), dtype=bool))
+    return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
 
 
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -113,11 +113,11 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
         case,
         replies,
         profile,
-        lambda request, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
+        lambda array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
     )
 
 
-def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Request, Any], Any]) -> Finding:
+def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
     if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
         return wrong
     for at, reply in enumerate(replies[1:], start=1):
@@ -129,7 +129,7 @@ def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Reque
                 return Finding(False, f"{name} of call 0 and call {at} differ in shape", np.inf)
             words = np.dtype(f"u{np.asarray(first).itemsize}")
             changed = np.ascontiguousarray(first).view(words) != np.ascontiguousarray(other).view(words)
-            changed = changed & where(case.make()[0], first)
+            changed = changed & where(first)
             if changed.any():
                 place = tuple(int(i) for i in np.argwhere(changed)[0])
                 worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)

@@ -12,15 +12,15 @@ from typing import Any
 
 from mha_conformance.run import xfail
 from mha_conformance.run.arrays import converter
-from mha_core import FEATURES, Claims, load, merge_partials
-from mha_spec.numerics import PROFILES as KNOWN_PROFILES
+from mha_core import Claims, load, merge_partials
+from mha_core.backend import FORWARD, STRICTEST
+from mha_spec.numerics import PROFILES
 
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
     "query_segments": "segments", "scale": "scale", "softcap": "softcap", "sink_logits": "sink", "return_weights": "weights",
     "return_lse": "lse",
 }  # fmt: skip
-PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
 OPERANDS = ("query", "key", "value")
 
 
@@ -94,7 +94,7 @@ def wrap(
     """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        features = frozenset(FEATURES) - {"dropout", "vjp", "layer"}
+        features = FORWARD - {"layer"}
     else:
         features = frozenset(OPTION_FEATURES[p.name] for p in parameters if p.name in OPTION_FEATURES)
     claims = Claims(
@@ -116,9 +116,9 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
         raise ValueError(f"{target.claims}: unknown keys {sorted(unknown)}; known are {', '.join(sorted(known))}")
     claims = found.claims
     dtypes = tuple(declared.get("dtypes", claims.dtypes))
-    profiles = declared.get("profiles", {dtype: claims.profiles.get(dtype, PROFILES[dtype]) for dtype in dtypes})
+    profiles = declared.get("profiles", {dtype: claims.profiles.get(dtype, STRICTEST[dtype]) for dtype in dtypes})
     for dtype, profile in profiles.items():
-        fitting = [name for name, known_profile in KNOWN_PROFILES.items() if known_profile.io == dtype]
+        fitting = [name for name, known_profile in PROFILES.items() if known_profile.io == dtype]
         if profile not in fitting:
             raise ValueError(
                 f"{target.claims}: profile {profile!r} for {dtype}; known are {', '.join(fitting) or 'none for this dtype'}"
