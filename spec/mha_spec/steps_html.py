@@ -48,7 +48,7 @@ def table(steps: Sequence[_Step]) -> str:
     rows = (
         "".join(f"<td {left}>{cell}</td>" for cell in (
             step.number, escape(step.name), f"<code>{escape(step.equation)}</code>", f"<code>{escape(shape(step))}</code>",
-            escape(step.clause), _pictures(step),
+            escape(step.clause), pictures(step),
         ))
         for step in steps
     )  # fmt: skip
@@ -70,7 +70,8 @@ def mixed(anchors: Sequence[Colour], share: float) -> Colour:
     return red, green, blue
 
 
-def _pictures(step: _Step) -> str:
+def pictures(step: _Step) -> str:
+    """The numbers of a step as one image per head, or in words what keeps them from being drawn."""
     lead = 3 if "h" in step.axes or "h_kv" in step.axes else 2
     array, batch = step.array, len(step.shape) - lead
     if 0 in step.shape:
@@ -84,21 +85,22 @@ def _pictures(step: _Step) -> str:
     numbers = [_nested(head) for head in heads]
     top = _largest(numbers)
     names = [step.name] if lead == 2 else [f"{step.name} of head {head}" for head in range(len(heads))]
-    drawn = "".join(_picture(grid, top, step.name == "weights", name) for grid, name in zip(numbers, names, strict=True))
+    rising, room = step.name == "weights", 384 if lead == 2 else 96  # pixels, so that eight heads stand in a row
+    drawn = "".join(_picture(grid, top, rising, name, room) for grid, name in zip(numbers, names, strict=True))
     left_out = step.shape[-3] - len(heads) if lead == 3 else 0
     return drawn + (f" and {left_out} more heads" if left_out else "") + (" of batch item 0" if batch else "")
 
 
-def _picture(numbers: list[list[float]], top: float, rising: bool, name: str) -> str:
+def _picture(numbers: list[list[float]], top: float, rising: bool, name: str, room: int) -> str:
     rows, columns = len(numbers), len(numbers[0])
     levels = [[_level(x, top, rising) for x in row] for row in numbers]
     used = sorted({level for row in levels for level in row})  # a palette of these alone makes the picture half as large
     palette = [NO_NUMBER if level == 255 else mixed(RISING if rising else SIGNED, level / 254) for level in used]
     place = {level: at for at, level in enumerate(used)}
     source = base64.b64encode(_png([[place[level] for level in row] for row in levels], palette)).decode()
-    side = max(1, min(8, 384 // columns))
+    wide, high = max(1, min(8, room // columns)) * columns, max(1, min(8, 128 // rows)) * rows
     words = escape(f"{name}, {rows} by {columns}, {'0' if rising else f'{-top:.3g}'} to {top:.3g}", quote=True)
-    style = f"display:inline-block;margin:1px 3px;image-rendering:pixelated;width:{columns * side}px;height:{rows * side}px"
+    style = f"display:inline-block;margin:1px 3px;image-rendering:pixelated;width:{wide}px;height:{high}px"
     return f'<img alt="{words}" title="{words}" style="{style}" src="data:image/png;base64,{source}">'
 
 
