@@ -112,7 +112,32 @@ def test_merged_and_looped_agree_within_the_bound():
     a = traced().agreement
     assert 0 < a.ratio < 1 and a.within and a.difference < 1e-12
     assert (a.loop_products, a.merged_products) == (25, 4)
-    assert not Agreement(1.0, 1.5, 25, 4).within
+    assert a.compared == 4 * 64
+    assert not Agreement(1.0, 1.5, 256, 25, 4).within
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("name", ["w_q", "w_v", "w_o"])
+def test_what_overflows_is_not_compared(tmp_path, name, bad):
+    arrays = projections()
+    arrays[name][0, 0, 0] = bad
+    found = traced("a b c", d_model=32, given=read.projections(saved(tmp_path, **arrays)))
+    assert found.agreement.within
+
+
+def test_an_output_without_channels_is_not_compared(tmp_path):
+    arrays = projections() | {"w_o": numbers(8, 16, 0), "b_o": numbers(0)}
+    found = traced("a b c", d_model=32, given=read.projections(saved(tmp_path, **arrays)))
+    assert "nothing was compared" in words.agreement(found)
+
+
+def test_a_difference_of_nan_is_none(tmp_path):
+    arrays = projections()
+    arrays["w_o"][:] = np.nan
+    found = traced("a b c", d_model=32, given=read.projections(saved(tmp_path, **arrays)))
+    assert np.isnan(found.steps.array("output")).all()
+    assert found.agreement.within and found.agreement.difference == 0
+    assert "w_o not finite everywhere" in found.notes[-1]
 
 
 def test_small_heads_are_a_note_and_no_warning():

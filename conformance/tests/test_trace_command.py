@@ -117,7 +117,7 @@ def test_what_could_not_run(arguments, words, heads):
 def test_a_merged_form_beyond_the_bound_does_not_hold(monkeypatch):
     from mha_conformance.trace import trace
 
-    monkeypatch.setattr(trace, "_agreement", lambda *arrays: Agreement(1.0, 2.0, 25, 4))
+    monkeypatch.setattr(trace, "_agreement", lambda *arrays: Agreement(1.0, 2.0, 256, 25, 4))
     told = mha(CHINESE)
     assert told.exit_code == Code.FAILS
     assert "BEYOND the bound" in told.stdout

@@ -28,7 +28,7 @@ def traced(tokens=CHINESE, **sizes):
 @pytest.mark.parametrize("width", [200, 80, 44, 12])
 @pytest.mark.parametrize("colours", [True, False])
 def test_every_line_has_the_same_cells_and_fits(tokens, width, colours):
-    maps = HeatMaps(traced(tokens).weights, tokens, tokens, width, colours)
+    maps = HeatMaps(traced(tokens).weights, 1.0, tokens, tokens, width, colours)
     lines = maps.lines([f"head {i}" for i in range(8)])
     by_row = {line.cell_len for line in lines if line.plain.strip() and "head 7" not in line.plain}
     assert max(by_row) <= width
@@ -37,7 +37,7 @@ def test_every_line_has_the_same_cells_and_fits(tokens, width, colours):
 
 
 def test_columns_stand_below_their_labels():
-    maps = HeatMaps(np.full((1, 4, 4), 0.25), CHINESE, CHINESE, 80, True)
+    maps = HeatMaps(np.full((1, 4, 4), 0.25), 1.0, CHINESE, CHINESE, 80, True)
     name, above, *rows = (line.plain for line in maps.lines(["head 0"])[:-1])
     assert name.rstrip() == "head 0"
     assert above == "     老白 拿起 他的 锅铲"
@@ -45,7 +45,7 @@ def test_columns_stand_below_their_labels():
 
 
 def test_shares_are_read_without_colours():
-    lines = HeatMaps(HALVES, "ab", "cd", 80, False).lines(["head 0", "head 1"])
+    lines = HeatMaps(HALVES, 1.0, "ab", "cd", 80, False).lines(["head 0", "head 1"])
     assert [line.plain.split() for line in lines[2:4]] == [
         ["a", ":", "25", "#", "75", "a", "=", "50", "=", "50"], ["b", "@100", "0", "b", "?nan", "?nan"],
     ]  # fmt: skip
@@ -53,7 +53,7 @@ def test_shares_are_read_without_colours():
 
 
 def test_the_largest_share_of_a_row_is_bold_and_brighter():
-    row = HeatMaps(HALVES, "ab", "cd", 80, True).lines(["head 0", "head 1"])[2]
+    row = HeatMaps(HALVES, 1.0, "ab", "cd", 80, True).lines(["head 0", "head 1"])[2]
     styles = [span.style for span in row.spans]
     assert [style.bold for style in styles[:2]] == [False, True]
     light = [sum(style.bgcolor.triplet) for style in styles[:2]]
@@ -63,10 +63,10 @@ def test_the_largest_share_of_a_row_is_bold_and_brighter():
 def test_what_does_not_fit_is_said():
     tokens = tuple(f"w{i}" for i in range(30))
     weights = traced(tokens, h=2).weights
-    assert HeatMaps(weights, tokens, tokens, 200, True).left_out == ""
-    assert "only for colours" in HeatMaps(weights, tokens, tokens, 80, True).left_out
-    assert "only for marks" in HeatMaps(weights, tokens, tokens, 80, False).left_out
-    assert HeatMaps(weights, tokens, tokens, 43, True).left_out.startswith("the first 20 of 30 queries and 20 of 30 keys")
+    assert HeatMaps(weights, 1.0, tokens, tokens, 200, True).left_out == ""
+    assert "only for colours" in HeatMaps(weights, 1.0, tokens, tokens, 80, True).left_out
+    assert "only for marks" in HeatMaps(weights, 1.0, tokens, tokens, 80, False).left_out
+    assert HeatMaps(weights, 1.0, tokens, tokens, 43, True).left_out.startswith("the first 20 of 30 queries and 20 of 30 keys")
 
 
 def test_the_picture_is_xml_with_every_token_on_both_axes():

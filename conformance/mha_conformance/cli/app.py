@@ -105,8 +105,10 @@ def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", 
 @app.command()
 def trace(
     sentence: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Any sentence, in quotes.")] = None,
-    npz: Annotated[Path | None, typer.Option(help="Heads of a model instead: q, k, v, and tokens if there are any.")] = None,
-    projections: Annotated[Path | None, typer.Option(help="An .npz file of w_q, w_k, w_v, w_o, and biases.")] = None,
+    npz: Annotated[Path | None, typer.Option(help="Arrays of a model instead: q, k and v of (h, n, d_k), and tokens.")] = None,
+    projections: Annotated[
+        Path | None, typer.Option(help="An .npz file of w_q, w_k, w_v (h, d_model, d_k) and w_o (h, d_v, d_out).")
+    ] = None,
     heads: Annotated[int | None, typer.Option(help="How many heads; default 8.")] = None,
     d_model: Annotated[int | None, typer.Option(help="The width of a token; default 64.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of embeddings and projections; default 0.")] = None,

@@ -93,18 +93,14 @@ def _print(found: Trace) -> None:
         else:
             say(f"{step.number}  {step.name:<15}{step.clause}\n   {shape(step)}")
             say(f"   {step.equation}\n   {does}", "dim")
-    size = found.sizes
+    single, several = words.names(found)
     maps = [
-        (f"One head of width {size['h'] * size['d_k']}, from the same channels (MHA-HEAD-6)", found.one_head, ["one head"]),
-        (
-            f"{words.counted(size['h'], 'head')} of width {size['d_k']} (MHA-HEAD-7)",
-            found.weights,
-            [f"head {i}" for i in range(size["h"])],
-        ),
+        (f"{single}, from the same channels (MHA-HEAD-6)", found.one_head, ["one head"]),
+        (f"{several} (MHA-HEAD-7)", found.weights, [f"head {i}" for i in range(len(found.weights))]),
     ]
     say("\nWho reads whom: a row is a query, a column a key, a number the share in percent (MHA-ATTN-5)\n", "bold")
     for title, weights, names in maps:
-        drawn = HeatMaps(weights, found.queries, found.keys, out.width, _in_colour(out))
+        drawn = HeatMaps(weights, found.top, found.queries, found.keys, out.width, _in_colour(out))
         say(title)
         if drawn.left_out:
             say(drawn.left_out, "yellow")

@@ -25,11 +25,12 @@ NAME, GAP = 8, 3
 
 
 class HeatMaps:
-    """Heat maps (h, n, m) of weights on one scale, as lines of at most ``width`` cells."""
+    """Heat maps (h, n, m) of weights, 0 to ``top``, as lines of at most ``width`` cells."""
 
-    def __init__(self, weights: Any, queries: Sequence[str], keys: Sequence[str], width: int, colours: bool) -> None:
-        self.weights, self.colours = weights, colours
-        self.top = float(weights[weights == weights].max(initial=0.0))  # NaN is not equal to itself
+    def __init__(
+        self, weights: Any, top: float, queries: Sequence[str], keys: Sequence[str], width: int, colours: bool
+    ) -> None:
+        self.weights, self.top, self.colours = weights, top, colours
         rows, columns = [label(token) for token in queries], [label(token) for token in keys]
         self.side = min(LABEL, max(map(cell_len, rows)))
         longest = max(map(cell_len, columns))

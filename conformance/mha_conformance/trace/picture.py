@@ -53,7 +53,9 @@ def svg(trace: Trace) -> str:
     """One picture: the single head, and beside it the heads in rows."""
     one, heads = _panels(trace)
     wide, high = one[0].width + GAP, one[0].height + GAP
-    first = MARGIN + max(wide, TITLE_CELL * len(_names(trace)[0]))  # where the heads begin: right of the single one's title
+    first = MARGIN + max(
+        wide, TITLE_CELL * len(words.names(trace)[0])
+    )  # where the heads begin: right of the single one's title
     across = max(1, min(ACROSS, len(heads), int(WIDEST // wide)))
     placed: list[tuple[float, float, Panel]] = [(MARGIN, 0.0, one[0])]
     placed += [(first + wide * (i % across), high * (i // across), panel) for i, panel in enumerate(heads)]
@@ -78,28 +80,17 @@ def _render(template: str, trace: Trace, **values: Any) -> str:
     )
     colours = [(i, _hex(RISING, i), _hex(GROUND, i)) for i in range(LEVELS + 1)]
     known = {
-        "trace": trace, "title": label(trace.title), "names": _names(trace), "colours": colours, "levels": LEVELS,
-        "top": f"{100 * _top(trace):.0f}", "cost": words.cost(trace), "agreement": words.agreement(trace),
+        "trace": trace, "title": label(trace.title), "names": words.names(trace), "colours": colours, "levels": LEVELS,
+        "top": f"{100 * trace.top:.0f}", "cost": words.cost(trace), "agreement": words.agreement(trace),
     }  # fmt: skip
     return environment.get_template(template).render(known | values)
 
 
-def _names(trace: Trace) -> tuple[str, str]:
-    size = trace.sizes
-    return f"One head of width {size['h'] * size['d_k']}", f"{words.counted(size['h'], 'head')} of width {size['d_k']}"
-
-
 def _panels(trace: Trace) -> tuple[list[Panel], list[Panel]]:
-    top = _top(trace)
+    top = trace.top
     queries, keys = [_cut(label(token)) for token in trace.queries], [_cut(label(token)) for token in trace.keys]
     heads = [_panel(grid, f"head {i}", queries, keys, top) for i, grid in enumerate(trace.weights)]
     return [_panel(trace.one_head[0], "one head", queries, keys, top)], heads
-
-
-def _top(trace: Trace) -> float:
-    """The largest share of all heads and of the single one: the end of the scale."""
-    both = np.concatenate([trace.weights, trace.one_head])
-    return float(np.max(both, initial=0.0, where=~np.isnan(both)))
 
 
 def _panel(grid: Any, name: str, queries: list[str], keys: list[str], top: float) -> Panel:

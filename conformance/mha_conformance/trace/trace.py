@@ -26,6 +26,8 @@ class Agreement(NamedTuple):
 
     difference: float
     ratio: float
+    compared: int
+    """How many elements of the output have a bound; where numbers overflow there is none (MHA-NUM-6)."""
     loop_products: int
     merged_products: int
 
@@ -52,6 +54,12 @@ class Trace:
     @property
     def weights(self) -> Any:
         return self.steps.array("weights")
+
+    @property
+    def top(self) -> float:
+        """The largest share of all heads and of the single one: the end of the scale on which all are drawn."""
+        both = np.concatenate([self.weights, self.one_head])
+        return float(np.max(both, initial=0.0, where=~np.isnan(both)))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -135,13 +143,15 @@ def _one_head(taken: Steps) -> Any:
 
 
 def _agreement(X: Any, p: Projections, looped: Any, merged: Any) -> Agreement:
-    d_k = p.w_q.shape[-1]
+    (h, _, d_k), h_kv = p.w_q.shape, p.w_k.shape[0]
+    products = h + 2 * h_kv + 1, 4
+    if not looped.size:
+        return Agreement(0.0, 0.0, 0, *products)
     bound = layer_bound(X, X, X, p, PROFILES["P64"], scale=d_k**-0.5 if d_k else 1.0).output
-    ratio = error_ratio(merged, looped, bound)
-    h, h_kv = p.w_q.shape[0], p.w_k.shape[0]
-    return Agreement(
-        float(np.max(np.abs(merged - looped), initial=0.0)), float(np.max(ratio, initial=0.0)), h + 2 * h_kv + 1, 4
-    )
+    bounded = np.isfinite(bound)
+    difference = np.where(bounded & ~np.isnan(looped), np.abs(merged - looped), 0.0)
+    ratio = np.where(bounded, error_ratio(merged, looped, bound), 0.0)
+    return Agreement(float(difference.max()), float(ratio.max()), int(bounded.sum()), *products)
 
 
 def _holes(**arrays: Any) -> list[str]:

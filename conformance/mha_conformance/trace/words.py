@@ -16,12 +16,17 @@ STEPS = {
 """By the name of the step."""
 
 
+def names(trace: Trace) -> tuple[str, str]:
+    """What is compared: the single head, and the heads."""
+    h, d_k = trace.sizes["h"], trace.sizes["d_k"]
+    return f"One head of width {h * d_k}", f"{h} head{'' if h == 1 else 's'} of width {d_k}"
+
+
 def cost(trace: Trace) -> str:
     """What h heads cost beside one head of the same channels (MHA-COST-4)."""
-    many, one = trace.flops
-    h, wide = trace.sizes["h"], trace.sizes["h"] * trace.sizes["d_k"]
-    same = "the same" if many == one else f"{one:,}, for it shares no keys and values"
-    return f"{counted(h, 'head')} of width {trace.sizes['d_k']} cost {many:,} FLOPs, one head of width {wide} {same}"
+    (many, one), (single, heads) = trace.flops, names(trace)
+    same = "the same" if many == one else f"costs {one:,}: it shares no keys and values"
+    return f"{heads} cost {many:,} FLOPs, {single.lower()} {same}"
 
 
 def agreement(trace: Trace) -> str:
@@ -29,12 +34,10 @@ def agreement(trace: Trace) -> str:
     a = trace.agreement
     if a is None:
         return "there are no projections to merge: the arrays are already projected"
+    if not a.compared:
+        return "nothing was compared, for no element of the output has a bound: it is empty, or the numbers overflow"
     verdict = "within the bound" if a.within else "BEYOND the bound"
     return (
         f"the largest difference is {a.difference:.2g}, {a.ratio:.2g} of its bound in float64: {verdict}; "
         f"{a.loop_products} products in the loop, {a.merged_products} when merged, of the same operations"
     )
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
