@@ -10,6 +10,7 @@ from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
+from mha_conformance.cli import trace as trace_command
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -140,3 +141,23 @@ def diff(
 def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")]) -> None:
     """Compare reports: the cases on which they differ, and their verdicts."""
     conform_command.compare(files)
+
+
+@app.command()
+def trace(
+    sentence: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Any sentence, in quotes.")] = None,
+    npz: Annotated[Path | None, typer.Option(help="Arrays of a model instead: q, k and v of (h, n, d_k), and tokens.")] = None,
+    projections: Annotated[
+        Path | None, typer.Option(help="An .npz file of w_q, w_k, w_v (h, d_model, d_k) and w_o (h, d_v, d_out).")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="How many heads; default 8.")] = None,
+    d_model: Annotated[int | None, typer.Option(help="The width of a token; default 64.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of embeddings and projections; default 0.")] = None,
+    positions: Annotated[bool, typer.Option("--positions/--no-positions", help="Add the paper's positions.")] = True,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the heat maps as one picture.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it as one page.")] = None,
+    json: Json = False,
+) -> None:
+    """Show the six steps of multi-head attention on a sentence, with shapes and clauses, and what each head reads."""
+    options = {"heads": heads, "d_model": d_model, "seed": seed, "positions": positions}
+    trace_command.trace(sentence, npz, projections, options, svg, html, json)
