@@ -19,9 +19,9 @@ def reasons(rates: Sequence[Gemm]) -> tuple[str, ...]:
         return ("no round was finished",)
     found = []
     fastest, slowest = max(r.all for r in rates), min(r.all for r in rates)
-    if (lost := 1 - slowest / fastest) > SPREAD:
+    if slowest < (1 - SPREAD) * fastest:
         between = f"from {_giga(slowest)} to {_giga(fastest)}"
-        found.append(f"GEMM rates of the rounds differ by {lost:.0%}, {between}; {SPREAD:.0%} is the most")
+        found.append(f"GEMM rates of the rounds differ by {1 - slowest / fastest:.0%}, {between}; {SPREAD:.0%} is the most")
     if any(r.two for r in rates) and (scaling := median(r.two / r.one for r in rates if r.two)) < SCALING:
         found.append(f"two threads give {scaling:.2f} times the GEMM rate of one; {SCALING} is the least")
     return tuple(found)
