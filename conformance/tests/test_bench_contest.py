@@ -4,7 +4,7 @@ import bench_strangers as strangers
 import numpy as np
 import pytest
 
-from mha_conformance.bench import forms
+from mha_conformance.bench import child, forms
 from mha_conformance.bench.competitor import DEFAULT, Competitor, named
 from mha_conformance.bench.contest import contest
 from mha_conformance.bench.memory import RESOLUTION, rise
@@ -129,6 +129,21 @@ def test_a_rise_is_what_a_call_holds():
     if peak is None:
         pytest.skip("this system does not say the highest mark of a process (memory.py)")
     assert abs(peak - 32 * 2**20) <= 4 * RESOLUTION
+
+
+def test_the_loop_holds_the_scores_of_one_head_and_the_merged_form_those_of_all():
+    """What MHA-COST-5 says of the scores; here they are 1 MiB a head, and all else is less than 1 MiB together."""
+    held_by = {}
+    for form in forms.FORMS:
+        process = Spawned(child.weigh, form, Layer(1, 8, 512, 2))
+        kind, held_by[form.name] = process.receive(120)
+        process.close()
+        assert kind == "weighed"
+    if None in held_by.values():
+        pytest.skip("this system does not say the highest mark of a process (memory.py)")
+    for loop, merged in forms.PAIRS:
+        assert held_by[loop] < 6 * 2**20
+        assert held_by[merged] > 12 * 2**20
 
 
 def test_a_rise_that_cannot_be_seen_is_not_measured(monkeypatch, tmp_path):

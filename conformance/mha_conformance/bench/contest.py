@@ -35,8 +35,9 @@ def contest(
     rates = []
     try:
         for lane in lanes:
-            progress(f"{lane.found.name}: is it right?")
+            progress(f"{lane.found.name} is judged and weighed")
             lane.open()
+            lane.weigh()
         for turn in range(rounds if any(lane.running for lane in lanes) else 0):
             progress(f"round {turn + 1} of {rounds}")
             kind, rate = machine.ask(None, TIMEOUT)
@@ -79,8 +80,20 @@ class _Lane:
             return
         self.found = replace(self.found, libraries=about["libraries"], settings=about["settings"])
         if (reply := self._ask("call", "called")) is not None:
-            self.found = replace(self.found, peak_bytes=reply["peak_bytes"])
             self._judge(reply, "before the clock started")
+
+    def weigh(self) -> None:
+        if not self.running:
+            return
+        scales = Spawned(child.weigh, self.competitor, self.workload)
+        try:
+            kind, value = scales.receive(TIMEOUT)
+        finally:
+            scales.close()
+        if kind == "weighed":
+            self.found = replace(self.found, peak_bytes=value)
+        else:
+            self._stop(kind, value)
 
     def time(self, seconds: float) -> None:
         if self.running and (reply := self._ask("time", "timed", seconds)) is not None:

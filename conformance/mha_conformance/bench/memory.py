@@ -2,12 +2,10 @@
 
 The kernel keeps the highest mark of a process in ``VmHWM``, and Linux lowers it to the present size when 5 is written to
 ``clear_refs`` (proc(5)). That sees every library alike, which counters of one allocator do not. Where there is no such file the
-answer is None: not measured. Memory that an allocator has kept is no rise when it is used again: so the call should be the first of its
-size, and the C library is asked to give back what is free (glibc's ``malloc_trim``).
+answer is None: not measured.
 """
 
 import ctypes
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,14 +13,25 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PROCESS = Path("/proc/self")
+_M_MMAP_THRESHOLD = -3
 
 RESOLUTION = 2**20
 """Bytes below which a rise says nothing: the kernel counts pages in batches for each core, and small objects find a place anyway."""
 
 
+def give_back_what_is_freed() -> None:
+    """Have glibc map each array by itself (mallopt(3), M_MMAP_THRESHOLD), so that it is gone when it is freed.
+
+    Otherwise free memory stays in the heap, where a later call finds it without any rise, or finds none that fits. That makes
+    allocations slower: it is for a process that is not timed. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if _PROCESS.exists() else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 64 * 1024)
+
+
 def rise(call: Callable[[], T]) -> tuple[T, int | None]:
-    """The result of ``call`` and the bytes that it took at most, its result included."""
-    _give_back()
+    """The result of ``call`` and the bytes that it held at most, its result included."""
     try:
         (_PROCESS / "clear_refs").write_text("5", encoding="ascii")
         before = _status("VmRSS")
@@ -30,13 +39,6 @@ def rise(call: Callable[[], T]) -> tuple[T, int | None]:
         return call(), None
     result = call()
     return result, max(0, _status("VmHWM") - before)
-
-
-def _give_back() -> None:
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if _PROCESS.exists() else None
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
 
 
 def _status(field: str) -> int:

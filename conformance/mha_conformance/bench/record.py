@@ -22,7 +22,7 @@ class Measurement:
     """One competitor on one workload. Only ``timed`` has seconds that count; the other states say in ``reason`` why not.
 
     ``seconds`` are for one call, one number a round, each the mean of ``calls`` calls. ``error`` is the worst error/bound before
-    and after the clock, and ``peak_bytes`` the rise of resident memory in the first call, None where it is not measured.
+    and after the clock, and ``peak_bytes`` what a call holds at most, in a process of its own; None where it is not measured.
     """
 
     name: str
