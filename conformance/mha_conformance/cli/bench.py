@@ -129,6 +129,8 @@ def _print(contests: Sequence[Contest], article: dict[str, float] | None) -> Non
 def _times(found: Contest) -> None:
     """In noise the rounds stand side by side, because a median would hide it."""
     timed = [m for m in found.measurements if m.status == "timed" and m.seconds]
+    if not timed:
+        return
     quiet = not found.noise
     rounds = [f"round {at + 1}" for at in range(0 if quiet else len(found.gemm))]
     columns = ("", *(("ms", "spread", "of GEMM") if quiet else (f"{name}, ms" for name in rounds)), "extra MiB", "error/bound")
@@ -141,7 +143,7 @@ def _times(found: Contest) -> None:
         )
         for m in timed
     ]
-    if not quiet and rows:
+    if not quiet:
         rows.append(("GEMM, GFLOP/s", *(f"{g.all / 1e9:.1f}" for g in found.gemm), "", ""))
     table(columns, rows)
 
