@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
+from mha_conformance.cases.case import Case
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Implementation, Target, open_target
@@ -45,10 +46,11 @@ class Worker:
         kind, value = self._process.receive(self.timeout + 60)
         return kind == "opened", value
 
-    def answer(self, case_id: str) -> Answer:
-        """The replies to a case, or how the process ended instead."""
+    def answer(self, case: Case) -> Answer:
+        """The replies to a case, or how the process ended instead. One of the catalogue travels by its id."""
         assert self._process is not None, "open() comes first"
-        kind, value = self._process.ask(case_id, self.timeout)
+        asked = case.id if case.lasting else (case.clause, case.make())
+        kind, value = self._process.ask(asked, self.timeout)
         if kind == "unopened":
             kind, value = "crash", f"it could not be opened again: {value}"
         if kind in ("crash", "timeout"):
@@ -75,11 +77,12 @@ def _serve(target: Target, pipe: Connection) -> None:
     cases = {case.id: case for case in catalogue()}
     while True:
         try:
-            case_id = pipe.recv()
+            asked = pipe.recv()
         except EOFError:
             return
         try:
-            replies: list[Reply] = perform(implementation, cases[case_id])
+            clause, requests = (cases[asked].clause, cases[asked].make()) if isinstance(asked, str) else asked
+            replies: list[Reply] = perform(implementation, clause, requests)
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
