@@ -20,6 +20,7 @@ ELSEWHERE = {
     "MHA-PROJ-2": "a refusal of the door; mha_core/tests/test_refusals.py",
     "MHA-PROJ-6": "a bijection of Projections; mha_core/tests",
     "MHA-PROJ-10": "a refusal of constructors; mha_core/tests/test_refusals.py",
+    "MHA-PROJ-19": "converters of core; mha_core/tests/test_weights.py",
     "MHA-AUX-11": "the form of the result is the door's; the examples of the text hold it to that",
     "MHA-AUX-12": "a refusal of the door; mha_core/tests/test_refusals.py",
 }
