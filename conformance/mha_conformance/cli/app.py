@@ -12,6 +12,7 @@ from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
+from mha_conformance.cli import weights as weights_command
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -188,3 +189,34 @@ def trace(
     """Show the six steps of multi-head attention on a sentence, with shapes and clauses, and what each head reads."""
     options = {"heads": heads, "d_model": d_model, "seed": seed, "positions": positions}
     trace_command.trace(sentence, npz, projections, options, svg, html, json)
+
+
+weights = typer.Typer(no_args_is_help=True, help="Carry a layer's matrices from one framework's format into another's.")
+app.add_typer(weights, name="weights")
+HEADS = "How many query heads; where the format's arrays do not say."
+
+
+@weights.command()
+def formats() -> None:
+    """List the formats, and what has to be said beside their arrays."""
+    weights_command.formats()
+
+
+@weights.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A .safetensors or .npz file with the layer.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .safetensors or .npz.")],
+    read_as: Annotated[str, typer.Option("--from", metavar="FORMAT", help="A format of `mha weights formats`.")],
+    write_as: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Another one.")],
+    heads: Annotated[int | None, typer.Option(help=HEADS)] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="How many key heads; where the format asks for it.")] = None,
+    prefix: Annotated[str, typer.Option(help="What the layer's names begin with, as in encoder.layer.0.attention.")] = "",
+    to_prefix: Annotated[str, typer.Option(help="What the names that are written begin with.")] = "",
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An array under the prefix that is no part of the layer; repeatable."),
+    ] = None,
+) -> None:
+    """Convert one layer. A name that is missing or left over, and a shape that does not fit, are refused."""
+    needs = {"heads": heads, "kv_heads": kv_heads}
+    weights_command.convert(source, target, read_as, write_as, needs, (prefix, to_prefix), leave_out or [])

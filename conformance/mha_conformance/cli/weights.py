@@ -1,0 +1,112 @@
+"""``mha weights``: the matrices of one layer, from one file and format into another (MHA-PROJ-19)."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.cli.terminal import could_not_run, say, table
+from mha_core.weights import FORMATS, Format, under
+from mha_spec.call import dtype_name
+from mha_spec.violation import Violation
+
+SUFFIXES = (".safetensors", ".npz")
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def formats() -> None:
+    rows = [
+        (form.name, ", ".join(f"--{need.replace('_', '-')}" for need in form.needs) or "-", form.holds)
+        for form in FORMATS.values()
+    ]
+    table(("format", "needs", "holds"), rows)
+
+
+def convert(
+    source: Path, target: Path, read_as: str, write_as: str, needs: dict[str, int | None], prefixes: tuple[str, str],
+    leave_out: list[str],
+) -> None:  # fmt: skip
+    """``needs`` are heads and kv_heads, None where not given; ``prefixes`` of the names in the source and in the target."""
+    reading, writing = _format(read_as), _format(write_as)
+    for file in (source, target):
+        if file.suffix not in SUFFIXES:
+            could_not_run(f"given {file.name}; expected a file that ends in {' or '.join(SUFFIXES)}")
+    if target.exists():
+        could_not_run(f"{target} is there already; name another file, or remove it first")
+    if not target.absolute().parent.is_dir():
+        could_not_run(f"no folder {target.parent} to write {target.name} in")
+    try:
+        arrays = under(_read(source, prefixes[0]), prefixes[0], leave_out)
+        projections = reading.read(arrays, **{name: n for name, n in needs.items() if n is not None})
+        written = {prefixes[1] + name: np.ascontiguousarray(x) for name, x in writing.write(projections).items()}
+    except Violation as error:
+        could_not_run(f"{source.name}: {error}")
+    _write(target, written)
+    table(("array", "dtype", "shape"), [(name, dtype_name(x), str(tuple(x.shape))) for name, x in written.items()])
+    say(f"written: {target}", "dim")
+
+
+def _format(name: str) -> Format:
+    if name not in FORMATS:
+        could_not_run(f"no format {name!r}; `mha weights formats` lists them: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def _read(file: Path, prefix: str) -> Arrays:
+    """The arrays whose names begin with the prefix, so that one layer of a large checkpoint costs one layer; all names if none does."""
+    if not file.is_file():
+        could_not_run(f"no file at {file}")
+    try:
+        return _safetensors(file, prefix) if file.suffix == ".safetensors" else _npz(file, prefix)
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        could_not_run(f"{file} cannot be read ({type(error).__name__}: {error})")
+
+
+def _safetensors(file: Path, prefix: str) -> Arrays:
+    _need_safetensors()
+    import ml_dtypes  # noqa: F401  # NumPy has no bfloat16 of its own
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as archive:
+            return {name: archive.get_tensor(name) for name in _wanted(list(archive.keys()), prefix)}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _npz(file: Path, prefix: str) -> Arrays:
+    archive = np.load(file, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("it holds one array; write it with numpy.savez")
+    with archive:
+        return {name: archive[name] for name in _wanted(archive.files, prefix)}
+
+
+def _wanted(names: list[str], prefix: str) -> list[str]:
+    return [name for name in names if name.startswith(prefix)] or names
+
+
+def _write(file: Path, arrays: Arrays) -> None:
+    """safetensors writes the memory as it lies, and so must be given contiguous arrays; an .npz file has no bfloat16."""
+    try:
+        if file.suffix == ".safetensors":
+            _need_safetensors()
+            from safetensors.numpy import save_file
+
+            save_file(arrays, file)
+        elif kinds := {dtype_name(x) for x in arrays.values()} - {"float16", "float32", "float64"}:
+            could_not_run(f"an .npz file cannot hold {', '.join(kinds)}; write a .safetensors file")
+        else:
+            with file.open("wb") as stream:
+                np.savez(stream, **arrays)  # type: ignore[arg-type]  # of which the stubs take one for allow_pickle
+    except OSError as error:
+        could_not_run(f"{file} cannot be written: {error}")
+
+
+def _need_safetensors() -> None:
+    try:
+        import safetensors  # noqa: F401
+    except ImportError:
+        could_not_run("safetensors is not installed; do: pip install 'mha-core[weights]', or use .npz files")
