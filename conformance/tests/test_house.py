@@ -43,11 +43,6 @@ EXTRA = {
     "torch": {"DropIn", "MultiHeadAttention", "precision_report", "register_with_transformers", "replace_attention"},
     "cupy": set(),
 }
-    "reference": {"layer_in_a_loop"},
-    "numpy": set(),
-    "torch": {"DropIn", "MultiHeadAttention", "precision_report", "register_with_transformers", "replace_attention"},
-    "cupy": set(),
-}
 
 
 def _sources() -> list[Path]:
