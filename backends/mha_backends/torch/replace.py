@@ -17,8 +17,11 @@ def replace_attention(model: nn.Module) -> nn.Module:
     """Puts a ``DropIn`` in the place of every ``nn.MultiheadAttention`` of the model, which is changed and returned.
 
     A model that is itself such a module is returned as a new one. Parameters are shared, so an optimizer goes on with them, and
-    the state dict has the same names. Refused, before anything is changed: a model without such a module, subclasses, which may
-    compute something else, modules with ``add_bias_kv`` or ``add_zero_attn``, and modules with hooks of their own.
+    the state dict has the same names. A ``nn.TransformerEncoder`` is told to hand its layers padded tensors, never nested ones;
+    its output then has a row for every padding token too, of which torch promises nothing.
+
+    Refused, before anything is changed: a model without such a module, subclasses, which may compute something else, modules with
+    ``add_bias_kv`` or ``add_zero_attn``, and modules with hooks of their own.
     """
     found = [(name, m) for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.MultiheadAttention)]
     if not found:
@@ -31,6 +34,9 @@ def replace_attention(model: nn.Module) -> nn.Module:
     for name, m in found:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, made[id(m)])
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
     return model
 
 

@@ -55,11 +55,13 @@ def _format(name: str) -> Format:
 
 
 def _read(file: Path, prefix: str) -> Arrays:
-    """The arrays whose names begin with the prefix, so that one layer of a large checkpoint costs one layer; all names if none does."""
+    """The arrays whose names begin with the prefix, so that one layer of a large checkpoint costs one layer."""
     if not file.is_file():
         could_not_run(f"no file at {file}")
     try:
         return _safetensors(file, prefix) if file.suffix == ".safetensors" else _npz(file, prefix)
+    except Violation:
+        raise
     except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         could_not_run(f"{file} cannot be read ({type(error).__name__}: {error})")
 
@@ -85,7 +87,8 @@ def _npz(file: Path, prefix: str) -> Arrays:
 
 
 def _wanted(names: list[str], prefix: str) -> list[str]:
-    return [name for name in names if name.startswith(prefix)] or names
+    """Refuses a prefix that nothing begins with before anything is read (MHA-PROJ-19)."""
+    return [prefix + name for name in under(dict.fromkeys(names), prefix)]
 
 
 def _write(file: Path, arrays: Arrays) -> None:
