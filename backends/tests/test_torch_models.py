@@ -6,6 +6,7 @@ The models of ``transformers`` itself, a pretrained one among them, are in ``bac
 import copy
 import itertools
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -292,3 +293,30 @@ def test_without_transformers_there_is_a_line_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BackendUnavailable, match="pip install 'transformers"):
         register_with_transformers()
+
+
+def test_what_is_registered_is_the_attention_and_a_mask_that_is_always_there(monkeypatch):
+    """With a stand-in for the library, which the campaign meets itself."""
+    registered, asked = {}, {}
+
+    class Interface:
+        @classmethod
+        def register(cls, name, function):
+            registered[cls.__name__, name] = function
+
+    def sdpa_mask(**how):
+        asked.update(how)
+        return torch.ones(2, 1, 3, 3, dtype=torch.bool)
+
+    library, masking = ModuleType("transformers"), ModuleType("transformers.masking_utils")
+    library.AttentionInterface = type("AttentionInterface", (Interface,), {})
+    library.AttentionMaskInterface = type("AttentionMaskInterface", (Interface,), {})
+    masking.sdpa_mask = sdpa_mask
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masking)
+    assert register_with_transformers() == register_with_transformers() == "mha_core"
+    assert register_with_transformers("mine") == "mine"
+    assert registered["AttentionInterface", "mine"] is registered["AttentionInterface", "mha_core"] is attention_of_module
+    mask = registered["AttentionMaskInterface", "mha_core"]
+    assert mask(q_length=3, allow_is_causal_skip=True, allow_is_bidirectional_skip=True).shape == (2, 1, 3, 3)
+    assert asked == {"q_length": 3, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}

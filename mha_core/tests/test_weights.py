@@ -28,7 +28,7 @@ NO_GROUPS = {
     "torch-mha", "keras-mha", "equinox", "onnxruntime", "hf-bart", "hf-bert", "hf-distilbert", "hf-gpt2", "timm",
 }  # fmt: skip
 ONE_INPUT = {"onnxruntime", "hf-gpt2", "hf-phi3", "wqkv", "timm", "hf-neox", "megatron"}
-ONE_WIDTH = {"torch-mha", "keras-gqa", "flax-nnx"}
+ONE_WIDTH = {"torch-mha", "keras-gqa", "flax-nnx"} | ONE_INPUT - {"onnxruntime"}
 TOGETHER = {  # biases that such a format has all together, or none of them
     **dict.fromkeys(("torch-mha", "keras-mha", "keras-gqa", "flax-nnx"), BIASES),
     **dict.fromkeys(ONE_INPUT, BIASES[:3]),
@@ -200,11 +200,19 @@ def test_packed_is_query_then_key_then_value():
     assert [x.ravel().tolist() for x in p[:4]] == [[0, 1, 2, 3], [4, 5], [6, 7], [0, 1, 2, 3]]
 
 
-def test_a_packed_matrix_finds_both_widths():
-    wide = {"Wqkv.weight": rows(2 * 3 + 2 * 3 + 2 * 1), "out_proj.weight": rows(2).T}
-    p = from_packed(wide, heads=2, kv_heads=2)
+def test_two_widths_are_found_where_a_layer_may_have_them():
+    wide = {"weights": rows(2 * 3 + 2 * 3 + 2 * 1).T, "output.weights": rows(2)}
+    p = FORMATS["onnxruntime"].read(wide, heads=2)
     assert p.w_q.shape == (2, 1, 3) and p.w_v.shape == (2, 1, 1)
     assert p.w_v.ravel().tolist() == [12, 13]
+
+
+@pytest.mark.parametrize("name", ["wqkv", "hf-phi3", "hf-neox", "megatron"])
+def test_a_wrong_number_of_key_heads_shows_in_a_packed_matrix(name):
+    arrays = FORMATS[name].write(layer((4, 2, 8, 8, 8, 8, 8, 8)))  # 64 packed channels: also 4 heads of d_k = 4, d_v = 8
+    for kv_heads in (1, 4):
+        with pytest.raises(Violation, match=r"MHA-PROJ-19.*64 packed channels for 4"):
+            FORMATS[name].read(arrays, heads=4, kv_heads=kv_heads)
 
 
 def test_interleaved_is_head_by_head():

@@ -33,7 +33,7 @@ def from_interleaved(arrays: Mapping[str, Array], *, heads: int, kv_heads: int, 
 
 def to_interleaved(projections: Projections, *, layout: Packed = GPT_NEOX) -> dict[str, Array]:
     """The interleaved matrix and the output's, with their biases."""
-    holds(layout.form, projections, one_input=True)
+    holds(layout.form, projections, one_input=True, one_width=layout.one_width)
     h, h_kv = head_counts(layout.form, projections.w_q.shape[0], projections.w_k.shape[0])
     g = h // h_kv
     p = projections.merged()

@@ -11,7 +11,11 @@ from mha_spec.call import Array
 
 
 class Packed(NamedTuple):
-    """How a packed layer is called and how its arrays are; ``transposed``: a linear layer's (out, in), else (in, out)."""
+    """How a packed layer is called and how its arrays are.
+
+    ``transposed``: a linear layer's (out, in), else (in, out). ``one_width``: the layer knows one d for all heads, d_k = d_v,
+    so that a wrong number of key heads shows.
+    """
 
     form: str
     weight: str
@@ -19,6 +23,7 @@ class Packed(NamedTuple):
     out_weight: str
     out_bias: str
     transposed: bool = True
+    one_width: bool = True
 
 
 def linear_pair(form: str, qkv: str, out: str, transposed: bool = True) -> Packed:
@@ -30,7 +35,7 @@ PHI3 = linear_pair("packed qkv_proj", "qkv_proj", "o_proj")
 TIMM = linear_pair("packed qkv", "qkv", "proj")
 GPT2 = linear_pair("packed c_attn", "c_attn", "c_proj", transposed=False)
 ONNXRUNTIME = Packed(
-    "com.microsoft.Attention of onnxruntime", "weights", "bias", "output.weights", "output.bias", transposed=False
+    "com.microsoft.Attention of onnxruntime", "weights", "bias", "output.weights", "output.bias", False, one_width=False
 )
 
 
@@ -38,7 +43,7 @@ def from_packed(arrays: Mapping[str, Array], *, heads: int, kv_heads: int, layou
     """``weight (h d_k + h_kv d_k + h_kv d_v, d_model)``, query first, then key, then value; ``out_weight (d_out, h d_v)``;
     the transposes of both where the layout says so; ``bias`` along the packed axis and ``out_bias (d_out,)``, each there or not.
 
-    The output's matrix says d_v, and what is left of the packed width d_k. GPT-NeoX and Megatron pack per head
+    The output's matrix says d_v, and what is left of the packed width says d_k. GPT-NeoX and Megatron pack per head
     (``from_interleaved``), in the same shape (MHA-PROJ-20).
     """
     h, h_kv = head_counts(layout.form, heads, kv_heads)
@@ -55,7 +60,7 @@ def from_packed(arrays: Mapping[str, Array], *, heads: int, kv_heads: int, layou
 
 def to_packed(projections: Projections, *, layout: Packed = WQKV, grouped: bool = True) -> dict[str, Array]:
     """The packed matrix and the output's, with their biases; ``grouped=False`` refuses grouped heads."""
-    holds(layout.form, projections, grouped=grouped, one_input=True)
+    holds(layout.form, projections, grouped=grouped, one_input=True, one_width=layout.one_width)
     p = projections.merged()
     xp = array_api_compat.array_namespace(p.w_q)
     packed = xp.concat([p.w_q, p.w_k, p.w_v], axis=1)
@@ -82,8 +87,9 @@ def write_packed(layout: Packed, w: Array, b: Array | None, w_o: Array, b_o: Arr
 def packed_widths(layout: Packed, w: Array, w_o: Array, h: int, h_kv: int) -> tuple[int, int]:
     """d_k and d_v of w (d_model, (h + h_kv) d_k + h_kv d_v) and w_o (h d_v, d_out)."""
     d_v = share(layout.form, layout.out_weight, w_o.shape[0], h)
-    rest = w.shape[1] - h_kv * d_v
-    if rest < 0 or rest % (h + h_kv):
+    d_k, left = divmod(w.shape[1] - h_kv * d_v, h + h_kv)
+    if left or d_k < 0 or (layout.one_width and d_k != d_v):
+        wanted = f"({h} + {h_kv} + {h_kv}) {d_v} of them" if layout.one_width else f"({h} + {h_kv}) d_k + {h_kv} {d_v} of them"
         cannot(layout.form, f"{layout.weight!r} with {w.shape[1]} packed channels for {h} and {h_kv} heads and d_v = {d_v}",
-               "(heads + kv_heads) d_k + kv_heads d_v of them", "say how many heads the layer was built with")  # fmt: skip
-    return rest // (h + h_kv), d_v
+               wanted, "say how many heads the layer was built with")  # fmt: skip
+    return d_k, d_v
