@@ -276,7 +276,12 @@ def test_no_mask_is_full_only_where_the_module_says_so():
     want = eager(query, key, value, 8**-0.5)[0]
     close(attention_of_module(Module(is_causal=False), query, key, value, None)[0], want)
     close(attention_of_module(Module(is_causal=True), query, key, value, None, is_causal=False)[0], want)
-    for module, options in ((Module(is_causal=True), {}), (Module(), {}), (Module(is_causal=False), {"is_causal": True})):
+    for module, options in (
+        (Module(is_causal=True), {}),
+        (Module(), {}),
+        (Module(is_causal=False), {"is_causal": True}),
+        (Module(is_causal=False), {"sliding_window": 4}),
+    ):
         with pytest.raises(Unsupported, match="no mask from Module"):
             attention_of_module(module, query, key, value, None, **options)
 
@@ -291,7 +296,7 @@ def test_what_a_module_asks_in_vain_is_refused_by_name(options):
 
 def test_without_transformers_there_is_a_line_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(BackendUnavailable, match="pip install 'transformers"):
+    with pytest.raises(BackendUnavailable, match="pip install --upgrade transformers"):
         register_with_transformers()
 
 

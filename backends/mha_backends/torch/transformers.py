@@ -26,9 +26,9 @@ _attention = bind(create()).attention
 
 _SAYS_NOTHING = frozenset({
     "cache_position", "deterministic", "encoder_hidden_states", "logits_to_keep", "num_items_in_batch", "output_hidden_states",
-    "output_router_logits", "past_key_values", "cache", "position_embeddings", "position_ids", "return_dict", "sliding_window", "use_cache",
+    "output_router_logits", "past_key_values", "cache", "position_embeddings", "position_ids", "return_dict", "use_cache",
 })  # fmt: skip
-"""Keywords that modules pass on and that change no attention: a window and positions are in the mask, or already in the operands."""
+"""Keywords that modules pass on and that change no attention: positions are in the mask, or already in the operands."""
 
 
 def register_with_transformers(name: str = "mha_core") -> str:
@@ -44,7 +44,7 @@ def register_with_transformers(name: str = "mha_core") -> str:
         raise BackendUnavailable(
             "torch",
             f"transformers with an attention interface cannot be imported ({error})",
-            "pip install 'transformers>=4.53'",
+            "pip install --upgrade transformers",
         ) from error
     AttentionInterface.register(name, attention_of_module)
     AttentionMaskInterface.register(name, boolean_mask)
@@ -72,13 +72,15 @@ def attention_of_module(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     is_causal: bool | None = None,
+    sliding_window: int | None = None,
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """query (b, h, n, d_k), key (b, h_kv, m, d_k), value (b, h_kv, m, d_v) -> output (b, n, h, d_v), and weights if asked for.
 
     ``scaling``, ``softcap`` and the sinks ``s_aux (h,)`` are the options of ``attention``; a mask of numbers and a
-    ``position_bias`` are added to the scores.
+    ``position_bias`` are added to the scores. ``sliding_window`` and ``is_causal`` describe the mask, which is what counts; without
+    a mask they are refused.
     """
     if dropout:
         raise Unsupported(
@@ -91,20 +93,22 @@ def attention_of_module(
         query, key, value,
         scale=scaling, softcap=softcap, sink_logits=s_aux,
         return_weights=bool(output_attentions),
-        **_hidden(module, attention_mask, position_bias, is_causal),
+        **_hidden(module, attention_mask, position_bias, is_causal, sliding_window),
     )  # fmt: skip
     output, weights = (result.output, result.weights) if isinstance(result, AttentionResult) else (result, None)
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _hidden(module: nn.Module, mask: Tensor | None, position_bias: Tensor | None, is_causal: bool | None) -> dict[str, Tensor]:
+def _hidden(
+    module: nn.Module, mask: Tensor | None, position_bias: Tensor | None, is_causal: bool | None, window: int | None
+) -> dict[str, Tensor]:
     """``mask`` and ``bias``: boolean masks select, numbers are added."""
     if mask is None:
         causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
-        if causal is not False:
+        if causal is not False or window is not None:
             raise Unsupported(
-                "torch", f"no mask from {_kind(module)}, whose is_causal is {causal}",
-                "a mask, or is_causal = False: None would be causal to one implementation and full to another. Call the whole "
+                "torch", f"no mask from {_kind(module)}, whose is_causal is {causal} and whose sliding_window is {window}",
+                "a mask, or is_causal = False and no window: None would be causal to one implementation and full to another. Call the whole "
                 "model, which makes the mask, or give a boolean one of four axes",
             )  # fmt: skip
     options = {}
