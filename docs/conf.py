@@ -29,8 +29,9 @@ extensions = [
     "shell",
     "docstrings",
     "languages",
+    "finished",
 ]
-exclude_patterns = ["_build", "README.md"]
+exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_fence_as_directive = ["math"]
 myst_heading_anchors = 3

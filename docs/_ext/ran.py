@@ -6,7 +6,7 @@ from functools import cache
 from sphinx.errors import ExtensionError
 
 from mha_conformance.run.examples import run
-from mha_core import available, load
+from mha_core import Api, available, load
 from mha_spec.clauses import Example
 from mha_spec.clauses import load as load_clauses
 
@@ -38,7 +38,7 @@ def all_examples() -> dict[tuple[str, int], Ran]:
     return {(example.clause, example.line): _on_each(example, apis) for example in load_clauses().examples}
 
 
-def _on_each(example: Example, apis: dict[str, object]) -> Ran:
+def _on_each(example: Example, apis: dict[str, Api]) -> Ran:
     outcomes = {name: run(example, api) for name, api in apis.items()}
     for name, outcome in outcomes.items():
         if outcome.status == "FAIL":
