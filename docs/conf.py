@@ -28,7 +28,7 @@ extensions = [
     "backend_pages",
     "shell",
     "docstrings",
-    "languages",
+    "page_context",
     "finished",
 ]
 exclude_patterns = ["_build"]
@@ -60,7 +60,7 @@ html_theme = "furo"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = ["scrolling.js"]
+html_js_files = ["accessible.js"]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "a11y-high-contrast-light"

@@ -98,6 +98,13 @@ def test_every_chapter_has_its_page_and_the_page_says_nothing_itself():
         assert f"spec/{chapter.stem}\n" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
+def test_every_campaign_has_its_place():
+    page = (DOCS / "spec" / "campaigns.md").read_text(encoding="utf-8")
+    programs = sorted((ROOT / "spec" / "campaigns").glob("*.py"))
+    assert programs
+    assert [name(program) for program in programs if name(program) not in page] == []
+
+
 def test_the_links_of_the_readmes_lead_somewhere():
     for page in (ROOT / "README.md", ROOT / "README.zh-CN.md"):
         links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))

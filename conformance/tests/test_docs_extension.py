@@ -24,7 +24,8 @@ def test_names_in_backticks_become_code_and_roles_stay():
 
 
 def test_a_command_in_a_docstring_becomes_a_block():
-    assert docstrings.as_rst(["Run", "", "    python x.py *"]) == ["Run", "", "", "", "::", "", "    python x.py *", ""]
+    said = docstrings.as_rst(["Run", "", "    python x.py *", "", "now."])
+    assert [line for line in said if line] == ["Run", "::", "    python x.py *", "now."]
 
 
 def test_a_list_in_a_docstring_has_the_line_before_it_that_it_needs():

@@ -51,13 +51,13 @@ def _claims_without_cupy() -> Claims:
 
 
 def _state(name: str) -> list[nodes.Node]:
-    why = ran.not_run().get(name)
-    said = (
-        f"Where this page was made it was not run: {why}."
-        if why
-        else "Where this page was made it ran, and agrees with every example."
-    )
-    return [nodes.paragraph(said, said, classes=["state"])]
+    if why := ran.not_run().get(name):
+        return [nodes.paragraph("", "", nodes.Text("Where this page was made it was not run: "), nodes.literal(why, why))]
+    results = ran.all_examples().values()
+    holding = sum(name in result.agree for result in results)
+    rest = "" if holding == len(results) else "; the others ask for what it does not claim"
+    said = f"Where this page was made, {holding} of the {len(results)} examples of the text hold on it{rest}."
+    return [nodes.paragraph(said, said)]
 
 
 def _claims(claims: Claims) -> nodes.table:
