@@ -160,7 +160,7 @@ class Honest:
 
 def implementation(subject: Honest) -> Implementation:
     return Implementation(
-        name=type(subject).__name__, convert=lambda x: x, claims=subject.claims, doors=True, **subject.functions()
+        name=type(subject).__name__, convert=lambda x, name: x, claims=subject.claims, doors=True, **subject.functions()
     )
 
 
@@ -168,7 +168,7 @@ def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
     """The verdicts of the catalogue up to ``level``, in this process."""
     under_test = implementation(subject)
     return [
-        judge(case, perform(under_test, case), subject.claims, rivals=False)
+        judge(case, perform(under_test, case.clause, case.make()), subject.claims, rivals=False)
         for case in built(level)
         if not unclaimed(case, subject.claims)
     ]

@@ -15,14 +15,17 @@ from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, junit
 from mha_conformance.report.diagnosis import diagnosis
-from mha_conformance.run.conform import CannotRun, Report, Selection
+from mha_conformance.report.issue import issue
+from mha_conformance.run.conform import CannotRun, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
+from mha_conformance.run.results import Report
 
 
 def conform(
-    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None
-) -> None:
+    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None,
+    issue_file: Path | None,
+) -> None:  # fmt: skip
     try:
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
@@ -35,6 +38,8 @@ def conform(
             document.write(report, json)
     if junit_file is not None:
         junit.write(report, junit_file)
+    if issue_file is not None:
+        issue_file.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
@@ -52,7 +57,7 @@ def _run(target: Target, selection: Selection, workers: int, timeout: float) -> 
 
 def _print(report: Report) -> None:
     for v in report.blame:
-        clause, *rest = diagnosis(report.target, v)
+        clause, *rest = diagnosis(report.target, v, report.smallest.get(v.case))
         say(clause, "bold red")
         say("\n".join(rest))
     failing = [v for v in report.verdicts if v.status in FAILING]
@@ -87,6 +92,10 @@ def _counts(report: Report) -> None:
     table(("group", "pass", "fail", "not claimed", "other", "worst error/bound"), rows)
     for reason, cases in _left_out(report).items():
         say(f"not judged: {cases} cases, {reason}", "dim")
+    if report.inferred:
+        say("its features were read off its signature; a claims file (--claims) can say more, such as grouped and d_v", "dim")
+    if report.undeclared:
+        say(f"not claimed, and yet it passes the first cases of: {', '.join(report.undeclared)}", "yellow")
     say("")
 
 
