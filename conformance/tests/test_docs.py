@@ -22,7 +22,7 @@ TRANSLATED = [
     (ROOT / "README.md", ROOT / "README.zh-CN.md"),
     (DOCS / "guides" / "judge-your-kernel.md", DOCS / "guides" / "judge-your-kernel.zh-CN.md"),
 ]
-LATER = {"conform --html", "trace", "vectors write", "vectors check"}
+LATER = {"conform --html", "vectors write", "vectors check"}
 """What the guides show and ``mha`` does not know yet. Each must go from here on the day it comes."""
 
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -40,7 +40,7 @@ def fences(page):
 
 def commands(page):
     """Every ``mha ...`` of a page: in directives, in consoles and in running text. A verb alone, such as `mha`, asks nothing."""
-    found = [info.removeprefix("{mha}") for info, _ in fences(page) if info.startswith("{mha} ")]
+    found = [info.partition(" ")[2] for info, _ in fences(page) if info.startswith(("{mha} ", "{picture} "))]
     for info, text in fences(page):
         if info in ("bash", "console", "sh"):
             found += [part[1] for part in re.finditer(r"(?:^|\$ |&& )mha (.+)$", text, re.MULTILINE)]

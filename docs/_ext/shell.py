@@ -5,11 +5,13 @@ before an ellipsis. A command that ends with another code fails the build, so no
 """
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -53,6 +55,31 @@ def output(arguments: str, folder: str) -> tuple[int, str]:
     return done.returncode, done.stdout.strip("\n")
 
 
+class Picture(Mha):
+    """``{picture} trace "a sentence" --svg steps.svg``: the command, and the picture that it writes."""
+
+    def run(self) -> list[nodes.Node]:
+        arguments = self.arguments[0]
+        name = shlex.split(arguments)[-1]
+        self.env.note_reread()
+        with TemporaryDirectory() as folder:
+            code, said = output(arguments, folder)
+            if code != 0:
+                raise self.error(f"mha {arguments} ended with {code}:\n{said}")
+            svg = (Path(folder) / name).read_text(encoding="utf-8")
+        place = Path(self.env._app.outdir) / "_images" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(svg, encoding="utf-8")
+        described = re.search(r"<desc[^>]*>(.*?)</desc>", svg, re.DOTALL)
+        if described is None:
+            raise self.error(f"{name} has no description for those who cannot see it")
+        up = "../" * self.env.docname.count("/")
+        block = nodes.literal_block(f"$ mha {arguments}", f"$ mha {arguments}", language="console")
+        image = f'<img class="picture" src="{up}_images/{name}" alt="{described[1].strip()}">'
+        return [block, nodes.raw("", image, format="html")]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("mha", Mha)
+    app.add_directive("picture", Picture)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
