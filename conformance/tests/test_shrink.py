@@ -102,12 +102,6 @@ def test_the_issue_is_markdown_whose_call_shows_the_failure(monkeypatch):
     assert abs(worst.got - worst.expected) > worst.bound
 
 
-def test_what_must_be_refused_is_not_made_smaller():
-    """It has no truth that a smaller case could be held to, so it is not even asked again."""
-    refusal = next(case for case in catalogue() if case.rule == "refused")
-    assert smallest(refusal, lambda case: pytest.fail("asked again")) is None
-
-
 def test_what_passes_has_no_smallest_call():
     assert smallest(BOUND[0], lambda case: None) is None
 

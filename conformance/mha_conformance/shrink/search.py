@@ -39,7 +39,7 @@ def smallest(case: Case, still: Still) -> Smallest | None:
     """
     requests = case.make()
     if case.rule in ("refused", "facts") or any(request.target != "attention" for request in requests):
-        return None  # before it is asked again: what must be refused has no truth
+        return None
     found = still(case)
     if found is None:
         return None
