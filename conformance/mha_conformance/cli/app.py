@@ -9,6 +9,7 @@ from mha_conformance.cases.case import LEVELS
 from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
+from mha_conformance.cli.vectors import vectors
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     help="Multi-Head Attention: its clauses, its backends, and whether they agree. "
     "Exit codes: 0 all holds, 1 something does not, 2 could not run, 3 a defect of the suite.",
 )
+
+app.add_typer(vectors, name="vectors")
 
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A clause such as MHA-MASK-2.")]

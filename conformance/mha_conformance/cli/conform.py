@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -27,6 +28,11 @@ def conform(
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
         could_not_run(str(error))
+    conclude(report, json, junit_file)
+
+
+def conclude(report: Report, json: Path | None, junit_file: Path | None) -> NoReturn:
+    """Say and write what a run found, and end with its exit code."""
     if json is not None and str(json) == "-":
         print_json(document.as_json(report))
     else:
@@ -37,6 +43,8 @@ def conform(
         junit.write(report, junit_file)
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
+    if report.missing and not report.blame:
+        raise typer.Exit(Code.NOT_RUN)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
 
 

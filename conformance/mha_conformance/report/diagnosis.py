@@ -1,8 +1,11 @@
 """A failure in words: the clause and its sentence, the worst element, the pattern, and one command that shows it again."""
 
+from pathlib import Path
+
 from mha_conformance.judge.verdict import Verdict
 from mha_conformance.report.document import command
 from mha_conformance.run.implementation import Target
+from mha_conformance.vectors.coverage import folder
 from mha_spec.clauses import load
 
 
@@ -15,4 +18,6 @@ def diagnosis(target: Target, v: Verdict) -> list[str]:
         lines.append(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} {room}")
     if v.pattern:
         lines.append(f"    where    {v.pattern}")
+    if target.vectors is not None:
+        lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
     return [*lines, f"    again    {command(target, v.case)}"]

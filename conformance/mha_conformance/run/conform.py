@@ -68,7 +68,12 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        return self.judged > 0 and not any(v.status in FAILING for v in self.verdicts)
+        return self.judged > 0 and not self.missing and not any(v.status in FAILING for v in self.verdicts)
+
+    @property
+    def missing(self) -> int:
+        """How many claimed cases have no result to judge (MHA-CONF-8)."""
+        return sum(v.status == "NOT_RUN" for v in self.verdicts)
 
     @property
     def satisfied(self) -> dict[str, str | None]:
@@ -93,16 +98,21 @@ class Report:
             return f"not judged by MHA {SPEC_VERSION}: no case could be judged."
         if self.blame:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
-            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
+            untold = f"; {self.missing} claimed cases not run" if self.missing else ""
+            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}{untold}."
         profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
         asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
         every = {feature for case in catalogue() for feature in case.features}
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
         known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
+        doors = ", by its output files" if self.target.vectors is not None else ""
+        verb = "is not known to conform" if self.missing else "conforms"
+        untold = f"; not run: {self.missing} claimed cases" if self.missing else ""
         return (
-            f"conforms to MHA {SPEC_VERSION}, profile {profiles}, for {asked}{strict}; determinism {self.claims.determinism}; "
-            f"not claimed: {left}{f'; listed as failing: {known}' if known else ''}."
+            f"{verb} to MHA {SPEC_VERSION}, profile {profiles}{doors}, for {asked}{strict}; "
+            f"determinism {self.claims.determinism}; "
+            f"not claimed: {left}{f'; listed as failing: {known}' if known else ''}{untold}."
         )
 
 
@@ -130,7 +140,7 @@ def conform(
         reasons = [reason for reason, _ in Counter(v.reason for v in verdicts).most_common(3)]
         raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
     provenance = {
-        **_machine(),
+        **machine(),
         "libraries": about["libraries"],
         "settings": about["settings"],
         "seconds": round(time.monotonic() - started, 1),
@@ -184,14 +194,18 @@ def verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
 
 
 def _verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
-    claims: Claims = about["claims"]
-    if why := unclaimed(case, claims, about["excludes"]) or _absent(case, about) or _misaligned(case, about):
+    if why := left_out(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
     kind, value = worker.answer(case.id)
     if kind == "replies":
-        return judge(case, value, claims)
+        return judge(case, value, about["claims"])
     status: Status = {"crash": "CRASH", "timeout": "TIMEOUT"}.get(kind, "ERROR")  # type: ignore[assignment]
     return verdict(case, status, str(value), float("inf") if status != "ERROR" else None)
+
+
+def left_out(case: Case, about: dict[str, Any]) -> str:
+    """Why a case is not judged, given what the implementation says of itself; empty where it is."""
+    return unclaimed(case, about["claims"], about["excludes"]) or _absent(case, about) or _misaligned(case, about)
 
 
 def _absent(case: Case, about: dict[str, Any]) -> str:
@@ -239,7 +253,8 @@ def _misaligned(case: Case, about: dict[str, Any]) -> str:
     return ""
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Where and with what a report is made (MHA-CONF-10)."""
     return {
         "spec": SPEC_VERSION, "suite": version("mha-core"), "constants": constants_hash(), "python": platform.python_version(),
         "platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),

@@ -29,7 +29,7 @@ class Target:
     """How to find an implementation; it travels to the process that runs it.
 
     ``name`` is a backend's name or ``module:callable``. ``arrays``, ``device`` and ``layout`` are for callables; ``claims`` is a
-    TOML file.
+    TOML file. Where ``vectors`` names a directory, the outputs that lie there are judged, and ``name`` is what the user calls them.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Target:
     device: str | None = None
     layout: str = "bhnd"
     claims: str | None = None
+    vectors: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,10 +65,15 @@ class Implementation:
 
 def open_target(target: Target) -> Implementation:
     """The implementation that ``target`` names. Imports it, so this runs in the process under test only."""
-    declared = tomllib.loads(Path(target.claims).read_text(encoding="utf-8")) if target.claims else {}
+    declared = claims_file(target)
     os.environ.update({key: str(value) for key, value in declared.get("environment", {}).items()})
     found = _callable(target) if ":" in target.name else _backend(target.name)
-    return _declare(found, declared, target)
+    return declare(found, declared, target)
+
+
+def claims_file(target: Target) -> dict[str, Any]:
+    """What the claims file says; nothing where there is none."""
+    return tomllib.loads(Path(target.claims).read_text(encoding="utf-8")) if target.claims else {}
 
 
 def _backend(name: str) -> Implementation:
@@ -106,7 +112,7 @@ def wrap(
     )  # fmt: skip
 
 
-def _declare(found: Implementation, declared: dict[str, Any], target: Target) -> Implementation:
+def declare(found: Implementation, declared: dict[str, Any], target: Target) -> Implementation:
     """What a claims file says takes the place of what was inferred. Unknown keys are refused."""
     known = {
         "features", "dtypes", "profiles", "strict", "determinism", "excludes", "native_offset", "environment", "measured_on", "version",
