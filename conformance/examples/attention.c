@@ -43,7 +43,7 @@ static void read_npy(Array *a, const char *folder) { /* 10 bytes, a header of th
     unsigned char head[10], raw[8];
     char path[600];
     int wide = !strcmp(a->dtype, "float64"), whole = !strcmp(a->dtype, "int64"), single = !strcmp(a->dtype, "float32");
-    snprintf(path, sizeof path, "%s/%s.npy", folder, a->name);
+    snprintf(path, sizeof path, "%s/%.23s.npy", folder, a->name);
     if (!wide && !whole && !single && strcmp(a->dtype, "bool")) fail("a dtype that is not read here", a->dtype);
     FILE *f = fopen(path, "rb");
     if (!f || fread(head, 1, 10, f) != 10 || fseek(f, 10 + head[8] + 256 * head[9], SEEK_SET)) fail("cannot read", path);
@@ -59,7 +59,7 @@ static void read_npy(Array *a, const char *folder) { /* 10 bytes, a header of th
 static void write_npy(const Array *a, const char *folder) {
     char path[600], header[256] = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
     for (int k = 0; k < a->rank; k++) sprintf(header + strlen(header), "%ld,", a->shape[k]);
-    snprintf(path, sizeof path, "%s/%s.npy", folder, a->name);
+    snprintf(path, sizeof path, "%s/%.23s.npy", folder, a->name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite("\x93NUMPY\1\0\x76\0", 1, 10, f) != 10) fail("cannot write", path); /* 0x76: the header has 118 bytes */
     fprintf(f, "%s)}%*s\n", header, (int)(115 - strlen(header)), "");
@@ -130,6 +130,7 @@ int main(int argc, char **argv) {
     FILE *index = fopen(path, "r");
     if (!index) fail("usage: attention DIR; cannot read", path);
     for (; fgets(line, sizeof line, index); count = 0) { /* folder target name=dtype:shape name=value want=name:shape */
+        if (*line == '#') continue;
         snprintf(folder, sizeof folder, "%.300s/%.200s", argv[1], strtok(line, " \n"));
         if (strcmp(strtok(NULL, " \n"), "attention")) continue;
         while ((word = strtok(NULL, " \n"))) {

@@ -47,25 +47,27 @@ def encoded(values: Any, dtype: str) -> bytes:
 
 def decoded(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
     """The array of that dtype and shape in a file; what NumPy lacks is widened to float32. Raises ``Unreadable``."""
-    about = path.lstat()
+    about, name = path.lstat(), f"{path.parent.name}/{path.name}"
     if not stat.S_ISREG(about.st_mode):
-        raise Unreadable(f"{path.name} is no plain file; links are not followed")
+        raise Unreadable(f"{name} is no plain file; links are not followed")
     stored = np.dtype(STORED[dtype]).newbyteorder("<")
     need = int(np.prod(shape, dtype=object)) * stored.itemsize
     if about.st_size > need + ROOM:
-        raise Unreadable(f"{path.name} has {about.st_size} bytes; {stored.name} {shape} and its header need no more than {need + ROOM}")
+        raise Unreadable(
+            f"{name} has {about.st_size} bytes; {stored.name} {shape} and its header need no more than {need + ROOM}"
+        )
     file = io.BytesIO(path.read_bytes())
-    found_shape, fortran, found = _header(file, path.name)
+    found_shape, fortran, found = _header(file, name)
     if found.hasobject:
-        raise Unreadable(f"{path.name} holds pickled Python objects, which are never loaded")
+        raise Unreadable(f"{name} holds pickled Python objects, which are never loaded")
     if found != stored:
-        raise Unreadable(f"{path.name} holds {found.str!r}, expected {stored.str!r}{_pattern(dtype)}")
+        raise Unreadable(f"{name} holds {found.str!r}, expected {stored.str!r}{_pattern(dtype)}")
     if found_shape != shape:
-        raise Unreadable(f"{path.name} has shape {found_shape}, expected {shape}")
+        raise Unreadable(f"{name} has shape {found_shape}, expected {shape}")
     data = file.read()
     if len(data) != need:
         word = "is truncated" if len(data) < need else "goes on after its array"
-        raise Unreadable(f"{path.name} {word}: {len(data)} bytes of data where {stored.name} {shape} has {need}")
+        raise Unreadable(f"{name} {word}: {len(data)} bytes of data where {stored.name} {shape} has {need}")
     values = np.frombuffer(data, stored).reshape(shape, order="F" if fortran else "C")
     values = np.array(values, dtype=STORED[dtype], order="C").view(native(dtype))
     return values if STORED[dtype] == dtype else values.astype(np.float32)
@@ -80,11 +82,13 @@ def _header(file: io.BytesIO, name: str) -> tuple[tuple[int, ...], bool, Any]:
             version = np.lib.format.read_magic(file)
             if version not in readers:
                 raise Unreadable(f"{name} is .npy of version {version}; versions 1.0 and 2.0 are read")
-            return readers[version](file, max_header_size=ROOM)  # type: ignore[no-any-return, no-untyped-call]
+            return readers[version](file, max_header_size=ROOM)
     except Unreadable:
         raise
     except Exception as error:  # the parser meets any bytes at all, and fails in many ways
-        raise Unreadable(f"{name} is no .npy file: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        raise Unreadable(
+            f"{name} is no .npy file: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
 
 
 def _pattern(dtype: str) -> str:
@@ -95,5 +99,5 @@ def plain(values: Any, dtype: str) -> list[Any]:
     """The values in C order as JSON holds them: hexadecimal floats, which are exact, integers, or booleans."""
     flat = np.asarray(values).reshape(-1)
     if dtype in ("bool", "int64"):
-        return flat.tolist()  # type: ignore[no-any-return]
+        return flat.tolist()
     return [float(x).hex() for x in flat]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,13 @@ from mha_conformance.run.environment import libraries
 from mha_conformance.run.implementation import Implementation, Target, claims_file, declare
 from mha_conformance.run.perform import Reply
 from mha_conformance.vectors.arrays import Unreadable, decoded
-from mha_conformance.vectors.coverage import why_not
+from mha_conformance.vectors.coverage import folder, why_not
 from mha_conformance.vectors.directory import verified
 from mha_core import Claims
 from mha_spec.clauses import load
 
 
-def check(
-    target: Target, cases: tuple[str, ...] = (), progress: Callable[[list[Case]], Iterable[Case]] = iter
-) -> Report:
+def check(target: Target, cases: tuple[str, ...] = (), progress: Callable[[list[Case]], Iterable[Case]] = iter) -> Report:
     """Judge the outputs in ``target.vectors``. Raises ``CannotRun`` where the directory is not sound, or holds no output."""
     started = time.monotonic()
     directory = Path(str(target.vectors))
@@ -35,7 +34,9 @@ def check(
     if not any(there.values()):
         raise CannotRun(f"{directory} holds no outputs; each call takes the files that its entry lists under outputs")
     about = _about(target, manifest, entries, there)
-    verdicts = tuple(xfail.applied(_verdict(case, directory, entries, there, about), about["expected_failures"]) for case in chosen)
+    verdicts = tuple(
+        xfail.applied(_verdict(case, directory, entries, there, about), about["expected_failures"]) for case in chosen
+    )
     if not cases:
         verdicts = xfail.strictly(verdicts, about["expected_failures"])
     if not any(v.status in JUDGED for v in verdicts):
@@ -68,14 +69,17 @@ def _about(
     )  # fmt: skip
     try:
         found = declare(inferred, claims_file(target), target)
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors too
-        raise CannotRun(str(error)) from error
+    except Exception as error:  # a claims file may be wrong in any way
+        if target.claims is None:
+            raise
+        raise CannotRun(f"the claims file {target.claims} cannot be used: {error}") from error
     if found.claims.profiles.get(dtype) != profile:
         raise CannotRun(f"the vectors are for {profile} in {dtype}, but {target.claims} claims {dict(found.claims.profiles)}")
     return {
-        "claims": found.claims, "excludes": found.excludes, "native_offset": found.native_offset, "heads_mix": found.heads_mix,
-        "doors": False, "attention": True, "layer": "layer" in found.claims.features, "merge": "merge" in targets,
-        "expected_failures": found.expected_failures, "measured_on": found.measured_on, "version": found.version,
+        "claims": replace(found.claims, dtypes=(dtype,), profiles={dtype: profile}), "excludes": found.excludes,
+        "native_offset": found.native_offset, "heads_mix": found.heads_mix, "doors": False, "attention": True,
+        "layer": "layer" in found.claims.features, "merge": "merge" in targets, "expected_failures": found.expected_failures,
+        "measured_on": found.measured_on, "version": found.version,
     }  # fmt: skip
 
 
@@ -86,14 +90,18 @@ def _nothing(*_: Any) -> Any:
 def _verdict(
     case: Case, directory: Path, entries: dict[str, dict[str, Any]], there: dict[str, list[str]], about: dict[str, Any]
 ) -> Verdict:
+    if case.dtype not in about["claims"].dtypes:
+        return verdict(case, "NOT_SUPPORTED", f"{case.dtype} has vectors of its own")
     if why := left_out(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
     if why := why_not(case):
         return verdict(case, "NOT_EXPRESSIBLE", why)
     entry = entries[case.id]
+    if not there[case.id]:
+        return verdict(case, "NOT_RUN", "claimed, but its output files are missing")
     if missing := sorted(set(_outputs(entry)) - set(there[case.id])):
-        some = "" if there[case.id] else "any of "
-        return verdict(case, "NOT_RUN", f"claimed, but the output files are missing: {some}{', '.join(missing)}")
+        some = ", ".join(path.removeprefix(f"{folder(case.id)}/") for path in missing)
+        return verdict(case, "NOT_RUN", f"claimed, but some of its output files are missing: {some}")
     try:
         replies = [_reply(directory, call) for call in entry["calls"]]
     except Unreadable as error:
@@ -103,7 +111,5 @@ def _verdict(
 
 def _reply(directory: Path, call: dict[str, Any]) -> Reply:
     """The output files of a call as the reply of a callable."""
-    found = {
-        name: decoded(directory / one["file"], one["dtype"], tuple(one["shape"])) for name, one in call["outputs"].items()
-    }
+    found = {name: decoded(directory / one["file"], one["dtype"], tuple(one["shape"])) for name, one in call["outputs"].items()}
     return Reply("ok", found["output"], found.get("weights"), found.get("lse"))

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def text(entries: Iterable[dict[str, Any]]) -> str:
-    """One line a call, in the order in which they are to be made."""
-    return "".join(f"{line(call)}\n" for entry in entries for call in entry["calls"])
+def text(head: dict[str, Any], entries: Iterable[dict[str, Any]]) -> str:
+    """A line that says what this is, then one line a call, in the order in which they are to be made."""
+    title = "# {kind}, format {format}, specification {spec_version}, profile {profile}, level {level}".format_map(head)
+    return "".join(f"{words}\n" for words in (title, *(line(call) for entry in entries for call in entry["calls"])))
 
 
 def line(call: dict[str, Any]) -> str:

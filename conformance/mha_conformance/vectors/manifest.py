@@ -59,7 +59,8 @@ def vector(case: Case, profile: str, answers: bool = True) -> tuple[dict[str, An
     sizes = [np.size(x) for found in arrays for x, _ in found.values()]
     sizes += [np.size(x) for one in known for x in one.expected.values()]
     small = max(sizes, default=0) <= SMALL
-    calls, files = [], {}
+    calls: list[dict[str, Any]] = []
+    files: dict[str, bytes] = {}
     for at, (request, found, one) in enumerate(zip(requests, arrays, known, strict=True)):
         call, written = _call(f"{folder(case.id)}/{at}", request, found, one, profile, small, answers)
         calls.append(call)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.run.conform import CannotRun
@@ -38,9 +38,7 @@ def chosen(profile: str, level: Level) -> tuple[list[Case], list[tuple[Case, str
     return [case for case, why in reasons if not why], [(case, why) for case, why in reasons if why]
 
 
-def write(
-    directory: Path, profile: str, level: Level, progress: Callable[[list[Case]], Iterable[Case]] = iter
-) -> Written:
+def write(directory: Path, profile: str, level: Level, progress: Callable[[list[Case]], Iterable[Case]] = iter) -> Written:
     """Fill a new or empty directory. The manifest comes last, so that a directory without one is known to be unfinished."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         what = "already holds vectors" if (directory / MANIFEST).is_file() else "is not empty"
@@ -56,10 +54,21 @@ def write(
             place.write_bytes(data)
             size, count = size + len(data), count + 1
     left_out = [{"id": case.id, "clause": case.clause, "reason": why} for case, why in others]
-    manifest = {**head(profile, level), "vectors": entries, "not_in_files": left_out}
+    about = head(profile, level)
+    manifest = {**about, "vectors": entries, "not_in_files": left_out}
     texts = {name: (GUIDE / name).read_text(encoding="utf-8") for name in DOCUMENTS}
-    texts |= {INDEX: index.text(entries), MANIFEST: json.dumps(manifest, indent=1, allow_nan=False) + "\n"}
+    texts |= {INDEX: index.text(about, entries), MANIFEST: _text(manifest)}
     for name, words in texts.items():
         (directory / name).write_bytes(words.encode())
         size, count = size + len(words.encode()), count + 1
     return Written(len(entries), sum(len(entry["calls"]) for entry in entries), count, size, len(left_out))
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    """The manifest as JSON with one case a line, so that ``grep`` finds it whole."""
+
+    def rows(items: list[dict[str, Any]]) -> str:
+        return "[\n" + ",\n".join(json.dumps(item, allow_nan=False) for item in items) + "\n]"
+
+    parts = [f"{json.dumps(key)}: {rows(x) if isinstance(x, list) else json.dumps(x)}" for key, x in manifest.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
