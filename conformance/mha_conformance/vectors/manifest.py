@@ -5,7 +5,6 @@ A description is made from the catalogue alone, here for writing and again for c
 
 import hashlib
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import mha_spec
 from mha_conformance.cases import Case, Request
 from mha_conformance.judge.truth import Truth, truths
+from mha_conformance.run.environment import package_version
 from mha_conformance.run.implementation import OPERANDS
 from mha_conformance.run.perform import dtypes
 from mha_conformance.vectors.arrays import STORED, encoded, plain
@@ -31,7 +31,7 @@ SMALL = 64
 def head(profile: str, level: str) -> dict[str, Any]:
     """What must agree before anything else is looked at."""
     return {
-        "format": FORMAT, "kind": KIND, "spec_version": mha_spec.SPEC_VERSION, "suite_version": version("mha-core"),
+        "format": FORMAT, "kind": KIND, "spec_version": mha_spec.SPEC_VERSION, "suite_version": package_version(),
         "constants": constants_hash(), "profile": profile, "dtype": PROFILES[profile].io, "level": level,
     }  # fmt: skip
 
@@ -66,7 +66,7 @@ def vector(case: Case, profile: str, answers: bool = True) -> tuple[dict[str, An
         calls.append(call)
         files |= written
     entry = {
-        "id": case.id, "clause": case.clause, "sentence": load()[case.clause].sentence, "group": case.group, "level": case.level,
+        "id": case.id, "clause": case.clause, "sentence": load()[case.clause].plain, "group": case.group, "level": case.level,
         "features": sorted(case.features), "rule": case.rule, "calls": calls,
     }  # fmt: skip
     return entry, files
