@@ -192,7 +192,9 @@ def test_a_wrong_output_is_blamed_shown_and_shown_again(answered, tmp_path, mha_
     x = np.load(path)
     x[0, 0, 2] += 1
     np.save(path, x)
-    told = mha_vectors("check", answered, "--junit", tmp_path / "j.xml", "--json", tmp_path / "r.json")
+    told = mha_vectors(
+        "check", answered, "--junit", tmp_path / "j.xml", "--json", tmp_path / "r.json", "--issue", tmp_path / "i.md"
+    )
     assert told.exit_code == Code.FAILS
     lines = told.stdout.splitlines()
     assert lines[0] == "MHA-MASK-2 FAIL"
@@ -201,6 +203,7 @@ def test_a_wrong_output_is_blamed_shown_and_shown_again(answered, tmp_path, mha_
     assert document.read(tmp_path / "r.json")["blame"][0]["reproduce"] == again
     failure = ElementTree.parse(tmp_path / "j.xml").getroot().find("testcase/failure")
     assert failure.text.splitlines()[-1] == again
+    assert again in (tmp_path / "i.md").read_text().splitlines()
     words = shlex.split(again)
     assert words[:3] == ["mha", "vectors", "check"]
     told = mha_vectors(*words[2:], "--json", "-")

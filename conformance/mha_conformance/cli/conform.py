@@ -16,6 +16,7 @@ from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, junit
 from mha_conformance.report.diagnosis import diagnosis
+from mha_conformance.report.issue import issue
 from mha_conformance.run.conform import CannotRun, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
@@ -23,16 +24,17 @@ from mha_conformance.run.results import Report
 
 
 def conform(
-    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None
-) -> None:
+    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None,
+    issue_file: Path | None,
+) -> None:  # fmt: skip
     try:
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
         could_not_run(str(error))
-    conclude(report, json, junit_file)
+    conclude(report, json, junit_file, issue_file)
 
 
-def conclude(report: Report, json: Path | None, junit_file: Path | None) -> NoReturn:
+def conclude(report: Report, json: Path | None, junit_file: Path | None, issue_file: Path | None = None) -> NoReturn:
     """Say and write what a run found, and end with its exit code."""
     if json is not None and str(json) == "-":
         print_json(document.as_json(report))
@@ -42,6 +44,8 @@ def conclude(report: Report, json: Path | None, junit_file: Path | None) -> NoRe
             document.write(report, json)
     if junit_file is not None:
         junit.write(report, junit_file)
+    if issue_file is not None:
+        issue_file.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
     if report.missing and not report.blame:
@@ -61,7 +65,7 @@ def _run(target: Target, selection: Selection, workers: int, timeout: float) -> 
 
 def _print(report: Report) -> None:
     for v in report.blame:
-        clause, *rest = diagnosis(report.target, v)
+        clause, *rest = diagnosis(report.target, v, report.smallest.get(v.case))
         say(clause, "bold red")
         say("\n".join(rest))
     failing = [v for v in report.verdicts if v.status in FAILING]

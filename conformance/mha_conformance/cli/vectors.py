@@ -53,6 +53,9 @@ def check(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    issue: Annotated[
+        Path | None, typer.Option("--issue", metavar="FILE", help="Write the failures as text for an issue.")
+    ] = None,
 ) -> None:
     """Judge the outputs that lie in a directory of vectors. A claimed case without outputs is not run, and then nothing conforms."""
     if claims is not None and not claims.is_file():
@@ -62,7 +65,7 @@ def check(
         report = run_check(target, tuple(case or ()), _progress)
     except (CannotRun, OSError) as error:
         could_not_run(str(error))
-    conclude(report, json, junit)
+    conclude(report, json, junit, issue)
 
 
 def _progress(cases: list[Case]) -> Iterable[Case]:

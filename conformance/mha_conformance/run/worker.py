@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
+from mha_conformance.cases.case import Case
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Implementation, Target, open_target
@@ -50,10 +51,10 @@ class Worker:
         kind, value = self._receive(self.timeout + 60)
         return kind == "opened", value
 
-    def answer(self, case_id: str) -> Answer:
-        """The replies to a case, or how the process ended instead."""
+    def answer(self, case: Case) -> Answer:
+        """The replies to a case, or how the process ended instead. One of the catalogue travels by its id."""
         try:
-            self._pipe.send(case_id)
+            self._pipe.send(case.id if case.lasting else (case.clause, case.make()))
             kind, value = self._receive(self.timeout)
         except OSError:  # it ended between two cases
             kind, value = "crash", self._ending()
@@ -99,11 +100,12 @@ def _serve(target: Target, pipe: Connection) -> None:
     cases = {case.id: case for case in catalogue()}
     while True:
         try:
-            case_id = pipe.recv()
+            asked = pipe.recv()
         except EOFError:
             return
         try:
-            replies: list[Reply] = perform(implementation, cases[case_id])
+            clause, requests = (cases[asked].clause, cases[asked].make()) if isinstance(asked, str) else asked
+            replies: list[Reply] = perform(implementation, clause, requests)
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
