@@ -273,6 +273,11 @@ def test_a_case_that_does_not_lie_there(case, why, answered, mha_vectors):
     assert told.exit_code == Code.NOT_RUN and why in told.stderr
 
 
+def test_a_report_needs_a_folder(answered, mha_vectors, tmp_path):
+    told = mha_vectors("check", answered, "--json", tmp_path / "none" / "r.json")
+    assert told.exit_code == Code.NOT_RUN and "no folder" in told.stderr
+
+
 def test_a_place_that_is_no_directory(tmp_path, mha_vectors):
     for place in (tmp_path / "none", tmp_path):
         told = mha_vectors("check", place)

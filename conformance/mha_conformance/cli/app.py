@@ -106,9 +106,7 @@ def conform(
     ] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
-    for file in (json, junit, issue):
-        if file is not None and not file.absolute().parent.is_dir():
-            terminal.could_not_run(f"no folder {file.parent} to write {file.name} in")
+    terminal.check_folders(json, junit, issue)
     target = _target(name, arrays, device, layout, claims)
     chosen = _selection(level, clause, case, first)
     conform_command.conform(target, chosen, workers, timeout, json, junit, issue)

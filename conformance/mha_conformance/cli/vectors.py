@@ -11,7 +11,7 @@ from rich.progress import track
 from mha_conformance.cases import Case
 from mha_conformance.cases.case import LEVELS
 from mha_conformance.cli.conform import conclude
-from mha_conformance.cli.terminal import console, could_not_run, say
+from mha_conformance.cli.terminal import check_folders, console, could_not_run, say
 from mha_conformance.run.conform import CannotRun
 from mha_conformance.run.implementation import Target
 from mha_conformance.vectors.check import check as run_check
@@ -60,6 +60,7 @@ def check(
     """Judge the outputs that lie in a directory of vectors. A claimed case without outputs is not run, and then nothing conforms."""
     if claims is not None and not claims.is_file():
         could_not_run(f"no claims file at {claims}")
+    check_folders(json, junit, issue)
     target = Target(name or directory.name, claims=None if claims is None else str(claims), vectors=str(directory))
     try:
         report = run_check(target, tuple(case or ()), _progress)
