@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mha_conformance.cases.case import LEVELS
+from mha_conformance.cli import bench as bench_command
 from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
@@ -142,6 +143,32 @@ def diff(
 def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")]) -> None:
     """Compare reports: the cases on which they differ, and their verdicts."""
     conform_command.compare(files)
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Backends, torch-sdpa, naive-numpy; ratios are to the first."),
+    ] = None,
+    seed_article: Annotated[
+        bool, typer.Option("--seed-article", help="Instead: a layer as a loop over heads against the merged form (MHA-COST-5).")
+    ] = False,
+    lengths: Annotated[str | None, typer.Option(help="Tokens, such as 512,1024.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Default 1; 8 with --seed-article.")] = None,
+    heads: Annotated[int, typer.Option(help="Number of heads.")] = 8,
+    d: Annotated[int, typer.Option("--d", help="Channels of a head.")] = 64,
+    causal: Annotated[bool, typer.Option("--causal", help="Each query sees the keys up to its own position.")] = False,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    rounds: Annotated[int, typer.Option(help="In each, GEMM and every competitor take a turn.")] = 7,
+    seconds: Annotated[float, typer.Option(help="How long a turn lasts at least.")] = 0.2,
+    json: Json = False,
+) -> None:
+    """Measure attention beside its peers, each in a process of its own: time, share of this machine's GEMM rate, memory.
+
+    Whoever is wrong is not timed. Where the machine was too noisy there are times, no ratio, and exit code 2.
+    """
+    bench_command.bench(names or [], seed_article, lengths, batch, heads, d, causal, dtype, rounds, seconds, json)
 
 
 @app.command()
