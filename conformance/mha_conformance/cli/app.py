@@ -12,6 +12,7 @@ from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
+from mha_conformance.cli.vectors import vectors
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     help="Multi-Head Attention: its clauses, its backends, and whether they agree. "
     "Exit codes: 0 all holds, 1 something does not, 2 could not run, 3 a defect of the suite.",
 )
+
+app.add_typer(vectors, name="vectors")
 
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A clause such as MHA-MASK-2.")]
@@ -104,9 +107,7 @@ def conform(
     ] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
-    for file in (json, junit, issue):
-        if file is not None and not file.absolute().parent.is_dir():
-            terminal.could_not_run(f"no folder {file.parent} to write {file.name} in")
+    terminal.check_folders(json, junit, issue)
     target = _target(name, arrays, device, layout, claims)
     chosen = _selection(level, clause, case, first)
     conform_command.conform(target, chosen, workers, timeout, json, junit, issue)

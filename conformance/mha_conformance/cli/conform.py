@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -30,6 +31,11 @@ def conform(
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
         could_not_run(str(error))
+    conclude(report, json, junit_file, issue_file)
+
+
+def conclude(report: Report, json: Path | None, junit_file: Path | None, issue_file: Path | None = None) -> NoReturn:
+    """Say and write what a run found, and end with its exit code."""
     if json is not None and str(json) == "-":
         print_json(document.as_json(report))
     else:
@@ -42,6 +48,8 @@ def conform(
         issue_file.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
+    if report.missing and not report.blame:
+        raise typer.Exit(Code.NOT_RUN)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
 
 

@@ -83,8 +83,12 @@ def reproduce(report: Report, verdict: Verdict) -> str:
 
 def command(target: Target, case: str) -> str:
     """The command that runs one case of a target."""
-    parts = ["mha", "conform", target.name, "--case", f"'{case}'"]
-    if ":" in target.name:
+    if target.vectors is not None:
+        parts = ["mha", "vectors", "check", shlex.quote(target.vectors), "--name", shlex.quote(target.name)]
+    else:
+        parts = ["mha", "conform", target.name]
+    parts += ["--case", f"'{case}'"]
+    if target.vectors is None and ":" in target.name:
         parts += ["--arrays", target.arrays] if target.arrays != "numpy" else []
         parts += ["--device", shlex.quote(target.device)] if target.device else []
         parts += ["--layout", target.layout] if target.layout != "bhnd" else []
