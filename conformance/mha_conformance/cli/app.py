@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A clause such as MHA-MASK-2.")]
 
 
@@ -82,6 +83,7 @@ def conform(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    html: Html = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
     if level not in LEVELS or layout not in ("bhnd", "bnhd"):
@@ -92,10 +94,13 @@ def conform(
         terminal.could_not_run(f"no claims file at {claims}")
     target = Target(name, arrays, device, layout, None if claims is None else str(claims))
     chosen = Selection(level, tuple(clause or ()), tuple(case or ()), first)
-    conform_command.conform(target, chosen, workers, timeout, json, junit)
+    conform_command.conform(target, chosen, workers, timeout, json, junit, html)
 
 
 @app.command()
-def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")]) -> None:
-    """Compare reports: the cases on which they differ, and their verdicts."""
-    conform_command.compare(files)
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")],
+    html: Html = None,
+) -> None:
+    """Compare reports: the cases on which they differ, and their verdicts; or see them side by side in one page."""
+    conform_command.compare(files, html)

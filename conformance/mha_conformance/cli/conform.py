@@ -1,5 +1,6 @@
 """``mha conform NAME``: the main job, from cases to an exit code; and ``mha report`` for what it wrote."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from mha_conformance.cli.terminal import as_json as print_json
 from mha_conformance.cli.terminal import console, could_not_run, say, table
 from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
-from mha_conformance.report import document, junit
+from mha_conformance.report import document, html, junit
 from mha_conformance.report.diagnosis import diagnosis
 from mha_conformance.run.conform import CannotRun, Report, Selection
 from mha_conformance.run.conform import conform as run
@@ -21,8 +22,15 @@ from mha_conformance.run.implementation import Target
 
 
 def conform(
-    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None
+    target: Target,
+    selection: Selection,
+    workers: int,
+    timeout: float,
+    json: Path | None,
+    junit_file: Path | None,
+    html_file: Path | None,
 ) -> None:
+    _can_be_written([file for file in (None if str(json) == "-" else json, junit_file, html_file) if file is not None])
     try:
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
@@ -35,9 +43,28 @@ def conform(
             document.write(report, json)
     if junit_file is not None:
         junit.write(report, junit_file)
+    if html_file is not None:
+        html.write([document.as_json(report)], html_file)
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
+
+
+def _can_be_written(files: Sequence[Path], read: Sequence[Path] = ()) -> None:
+    """Said before the work and not after it. No file is written over a report that is read, or over another of the same run."""
+    taken = {file.resolve() for file in read}
+    for file in files:
+        if str(file) == "-":
+            could_not_run("given - as a file; only the JSON of `mha conform` can go to standard output")
+        if file.is_dir() or not file.parent.is_dir():
+            could_not_run(
+                f"cannot write {file}: {'that is a folder' if file.is_dir() else f'there is no folder {file.parent}'}"
+            )
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            could_not_run(f"cannot write {file}: permission denied")
+        if file.resolve() in taken:
+            could_not_run(f"cannot write {file}: it is named twice, and would be overwritten")
+        taken.add(file.resolve())
 
 
 def _run(target: Target, selection: Selection, workers: int, timeout: float) -> Report:
@@ -98,12 +125,15 @@ def _left_out(report: Report) -> Counter[str]:
     return Counter(together if reason.startswith(UNCLAIMED) else reason for reason in sorted(reasons))
 
 
-def compare(files: Sequence[Path]) -> None:
-    """Where reports differ, case by case; and their verdicts."""
+def compare(files: Sequence[Path], html_file: Path | None = None) -> None:
+    """Where reports differ, case by case; and their verdicts. ``html_file`` gets them side by side."""
+    _can_be_written([] if html_file is None else [html_file], read=files)
     try:
         reports = [document.read(file) for file in files]
     except (OSError, ValueError) as error:
         could_not_run(str(error))
+    if html_file is not None:
+        html.write(reports, html_file, [file.name for file in files])
     if len({report["spec_version"] for report in reports}) > 1:
         say("these reports judge by different versions of the specification", "yellow")
     for report in reports:

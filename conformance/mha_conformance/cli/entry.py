@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from mha_conformance.cli.codes import Code
 
-EXTRA = ("rich", "typer", "ml_dtypes")
+EXTRA = ("rich", "typer", "ml_dtypes", "jinja2")
 
 
 def main() -> int:
