@@ -110,7 +110,7 @@ function recall() {
     open(named, true);
     named.row.scrollIntoView();
   }
-  if (wanted && data.cases[wanted]) show(wanted, at);
+  if (wanted !== null && Object.hasOwn(data.cases, wanted)) show(wanted, at);
   else if (panel.open) panel.close();
 }
 
