@@ -53,6 +53,7 @@ class Backend:
     ``linear(x (..., i), w (i, o), b (o,) | None) -> (..., o)`` accumulates in float32 or better and returns x's dtype.
     ``to_host(array)`` gives a NumPy array of the exact values (bfloat16 widened to float32);
     ``from_host(values, dtype)`` gives the library's array of the named dtype; ``devices()`` lists what can be used now.
+    ``explain(call)`` names the kernel that ``attend`` would run, by options, shapes, dtype and device, and computes nothing.
     """
 
     name: str
@@ -62,4 +63,5 @@ class Backend:
     from_host: Callable[[Any, str], Array]
     devices: Callable[[], tuple[str, ...]]
     claims: Claims
+    explain: Callable[[Call], str] = lambda call: "its only kernel"
     attend_vjp: Callable[..., Any] | None = None

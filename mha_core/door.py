@@ -1,5 +1,6 @@
 """The one door: arguments in, a legal call to the backend, arrays out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral
@@ -65,6 +66,8 @@ class Api:
     attention: Attention
     multi_head_attention: MultiHeadAttention
     merge_partials: MergePartials
+    explain: Callable[..., str]
+    """Which kernel answers ``attention`` with the same arguments; it validates them and computes nothing."""
 
 
 @cache
@@ -73,12 +76,19 @@ def bind(backend: Backend) -> Api:
     library = backend.claims.arrays
     complete = backend.claims.features >= FORWARD  # then no option need be looked for
 
-    def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
+    def legal(query: Array, key: Array, value: Array, **options: Any) -> Call:
         call = attention_call(query, key, value, library=library, **options)
         _check_dtype(query, backend)
         if not complete:
             _check_features(call, backend)
-        return backend.attend(call)
+        return call
+
+    def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
+        return backend.attend(legal(query, key, value, **options))
+
+    def explain(query: Array, key: Array, value: Array, **options: Any) -> str:
+        """Which kernel answers ``attention`` with the same arguments, without running it. Raises as ``attention`` does."""
+        return backend.explain(legal(query, key, value, **options))
 
     def attention(
         query: Array,
@@ -151,7 +161,7 @@ def bind(backend: Backend) -> Api:
         check_layer(query, key, value, projections, library)
         _check_dtype(query, backend)
         if "layer" not in backend.claims.features:
-            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend))
+            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend), ("layer",))
         options = {
             "mask": mask, "bias": bias, "is_causal": is_causal, "query_offset": query_offset, "window": window,
             "key_lengths": key_lengths, "query_segments": query_segments, "key_segments": key_segments, "scale": scale,
@@ -167,6 +177,7 @@ def bind(backend: Backend) -> Api:
         attention=cast(Attention, attention),
         multi_head_attention=cast(MultiHeadAttention, multi_head_attention),
         merge_partials=merge_partials,
+        explain=explain,
     )
 
 
@@ -186,13 +197,13 @@ def _check_dtype(query: Array, backend: Backend) -> None:
     """MHA-EXEC-9: what a backend does not claim it is not asked for."""
     kind = dtype_name(query)
     if kind not in backend.claims.dtypes:
-        raise Unsupported(backend.name, f"{kind} arrays", ", ".join(backend.claims.dtypes))
+        raise Unsupported(backend.name, f"{kind} arrays", ", ".join(backend.claims.dtypes), (kind,))
 
 
 def _check_features(call: Call, backend: Backend) -> None:
     """MHA-EXEC-9, for the options."""
-    if missing := _features(call) - backend.claims.features:
-        raise Unsupported(backend.name, ", ".join(sorted(missing)), _claimed(backend))
+    if missing := sorted(_features(call) - backend.claims.features):
+        raise Unsupported(backend.name, ", ".join(missing), _claimed(backend), tuple(missing))
 
 
 def _features(call: Call) -> set[str]:

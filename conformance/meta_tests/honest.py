@@ -160,7 +160,7 @@ class Honest:
 
 def implementation(subject: Honest) -> Implementation:
     return Implementation(
-        name=type(subject).__name__, convert=lambda x: x, claims=subject.claims, doors=True, **subject.functions()
+        name=type(subject).__name__, convert=lambda x, name: x, claims=subject.claims, doors=True, **subject.functions()
     )
 
 

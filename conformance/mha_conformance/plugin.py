@@ -56,7 +56,7 @@ class Bench:
         from mha_conformance.run.xfail import strictly
 
         if case.id not in self.verdicts:
-            listed = [entry for entry in self._about["expected_failures"] if entry.whole_clause and entry.name == case.clause]
+            listed = [entry for entry in self._about.declared.xfail if entry.whole_clause and entry.name == case.clause]
             together = [other for other in self.cases if other.clause == case.clause] if listed else [case]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -67,11 +67,11 @@ class Bench:
     def report(self) -> Any:
         """What was judged so far, as ``mha conform`` would report it."""
         from mha_conformance.judge.blame import blamed
-        from mha_conformance.run.conform import Report
+        from mha_conformance.run.results import Report
         from mha_spec.clauses import load
 
         found = tuple(self.verdicts[case.id] for case in self.cases if case.id in self.verdicts)
-        return Report(self.target, self._about["claims"], found, tuple(blamed(found, load())))
+        return Report(self.target, self._about.claims, self._about.declared, found, tuple(blamed(found, load())))
 
     def close(self) -> None:
         self._worker.close()

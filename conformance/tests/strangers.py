@@ -5,6 +5,8 @@ import time
 
 import numpy as np
 
+from mha_conformance.run.arrays import Inexpressible
+
 
 def attention(query, key, value, *, mask=None, is_causal=False):
     """Straight from the paper, with the refusals that the core asks of everybody."""
@@ -37,6 +39,55 @@ def no_mean_of_nothing(query, key, value, *, mask=None):
     """Empty rows are the mean of the values: wrong there, right everywhere else."""
     _refuse(query, key, value, mask)
     return _attend(query, key, value, mask if mask is None else mask | ~mask.any(axis=-1, keepdims=True))
+
+
+class Compiled:
+    """A system that is compiled for its shapes, and says which kernel answers."""
+
+    prepared = None
+
+    def prepare(self, shapes):
+        self.prepared = shapes["query"], shapes["key"]
+
+    def explain(self, query, key, value):
+        return f"compiled for {query.shape[-2]} queries" if self.prepared else "not compiled yet"
+
+    def __call__(self, query, key, value):
+        assert self.prepared == (query.shape, key.shape), "called for shapes that it was not prepared for"
+        return _attend(query, key, value)
+
+
+compiled = Compiled()
+
+
+def at_most_eight(query, key, value):
+    """Eight channels at most, an even number of them, one batch axis."""
+    if query.shape[-1] > 8 or query.shape[-1] % 2 or query.ndim != 4:
+        raise RuntimeError("no kernel for these sizes")
+    return _attend(query, key, value)
+
+
+class Boxed:
+    """An array of a library that the suite has never heard of."""
+
+    def __init__(self, values):
+        self.values, self.dtype, self.shape = values, values.dtype, values.shape
+
+
+def box(array, name):
+    if any(stride < 0 for stride in array.strides):
+        raise Inexpressible(f"a box holds no negative strides, as {name} has")
+    return Boxed(array)
+
+
+def unbox(array):
+    return array.values
+
+
+def boxed(query, key, value):
+    if not all(isinstance(x, Boxed) for x in (query, key, value)):
+        raise TypeError("boxes, please")
+    return Boxed(_attend(query.values, key.values, value.values))
 
 
 def crashes(query, key, value):

@@ -40,6 +40,14 @@ def refuse(backend, call):
     raise Unsupported("saboteur", "anything", "nothing")
 
 
+def unclaiming(name):
+    """A backend that claims no option, so that the door refuses them."""
+    from mha_backends import reference
+
+    backend = reference.create()
+    return bind(replace(backend, name=name, claims=replace(backend.claims, features=frozenset())))
+
+
 def test_backends_lists_every_entry_point():
     told = mha("backends")
     assert told.exit_code == Code.HOLDS
@@ -76,7 +84,7 @@ def test_cite_names_the_version_and_the_clause():
     one = mha("cite", CLAUSE).stdout
     assert f"Clause {CLAUSE} (MUST)" in one
     assert SPEC_VERSION in one
-    assert load()[CLAUSE].sentence in one
+    assert load()[CLAUSE].plain in one
 
 
 def test_version_names_both():
@@ -106,17 +114,24 @@ def test_a_failing_example_is_shown_with_its_clause_and_its_line(monkeypatch):
     assert told.exit_code == Code.FAILS
     assert f"FAIL {CLAUSE} (MUST)" in told.stdout
     assert "3-equations.md:" in told.stdout
-    assert load()[CLAUSE].sentence in told.stdout
+    assert load()[CLAUSE].plain in told.stdout
     record = json.loads(mha("examples", "saboteur", "--clause", CLAUSE, "--json").stdout)
     assert record["exit_code"] == Code.FAILS
     assert {(o["clause"], o["status"], o["file"]) for o in record["outcomes"]} == {(CLAUSE, "FAIL", "3-equations.md")}
 
 
 def test_nothing_supported_is_no_pass(monkeypatch):
-    monkeypatch.setattr(command, "load", lambda name: saboteur(refuse))
-    told = mha("examples", "saboteur", "--clause", CLAUSE)
+    monkeypatch.setattr(command, "load", unclaiming)
+    told = mha("examples", "bare", "--clause", "MHA-MASK-12")
     assert told.exit_code == Code.NOT_RUN
     assert "NOT_SUPPORTED" in told.stdout
+
+
+def test_a_claimed_request_that_is_refused_is_a_failure(monkeypatch):
+    monkeypatch.setattr(command, "load", lambda name: saboteur(refuse))
+    told = mha("examples", "saboteur", "--clause", CLAUSE)
+    assert told.exit_code == Code.FAILS
+    assert "backend 'saboteur' was given anything" in told.stdout
 
 
 def test_no_device_could_not_run(monkeypatch):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from mha_spec.plain import plain
+
 LEVELS = ("MUST", "SHOULD", "MAY", "SUITE", "INFO", "WITHDRAWN")
 TEXT = Path(__file__).parent / "text"
 
@@ -50,6 +52,11 @@ class Clause:
     @property
     def area(self) -> str:
         return self.id.split("-")[1]
+
+    @property
+    def plain(self) -> str:
+        """The sentence for a terminal: its formulas in letters and signs, its code without marks."""
+        return plain(self.sentence)
 
 
 @dataclass(frozen=True, slots=True)

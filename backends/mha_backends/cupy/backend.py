@@ -6,7 +6,7 @@ from typing import Any
 
 from mha_backends.cupy.cublas import linear
 from mha_backends.cupy.devices import Cuda, devices, find_cuda, from_host, to_host
-from mha_backends.cupy.forward import attend
+from mha_backends.cupy.forward import attend, explain
 from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
 
 
@@ -51,5 +51,6 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
         to_host=partial(to_host, cuda),
         from_host=partial(from_host, cuda),
         devices=partial(devices, cuda),
+        explain=explain,
         claims=claims,
     )

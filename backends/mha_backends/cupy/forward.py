@@ -34,6 +34,17 @@ def attend(cuda: Cuda, tf32: bool, call: Call) -> AttentionResult:
     return AttentionResult(output, weights, lse)
 
 
+def explain(call: Call) -> str:
+    """There is one way: unfused, a chunk of queries at a time."""
+    batch, h, _, n, m, *_ = call.sizes
+    return f"unfused: cuBLAS and softmax_rows, chunks of {_chunk(prod(batch) * h, n, m)} queries"
+
+
+def _chunk(heads: int, n: int, m: int) -> int:
+    """Queries whose scores are held at once."""
+    return max(1, min(n, CHUNK // max(1, heads * m)))
+
+
 def _attend(cuda: Cuda, tf32: bool, call: Call, result: AttentionResult) -> None:
     """Attention whose batch axes are walked by one stride in every array that is not copied."""
     batch, h, h_kv, n, m, d_k, d_v = call.sizes
@@ -62,7 +73,7 @@ def _attend(cuda: Cuda, tf32: bool, call: Call, result: AttentionResult) -> None
         cuda.launch("clean_values", -(-value.size // MOST_THREADS), MOST_THREADS, pack(PARAMS, **fields))
     taken = ready(cuda, taken)
 
-    chunk = max(1, min(n, CHUNK // max(1, b * h * m)))
+    chunk = _chunk(b * h, n, m)
     scores = xp.empty(b * h * chunk * m, dtype=real)
     shares = xp.empty(b * h * chunk * m, dtype=query.dtype) if kind != real else None
     acc = xp.empty(b * h * chunk * d_v, dtype=real)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mha_backends.numpy.explain import explain
 from mha_backends.numpy.forward import attend
 from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
 from mha_spec.call import Array, dtype_name
@@ -33,6 +34,7 @@ def _create(threads: int | None) -> Backend:
         to_host=to_host,
         from_host=from_host,
         devices=lambda: ("cpu",),
+        explain=partial(explain, threads=threads),
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),

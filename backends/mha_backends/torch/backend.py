@@ -27,13 +27,26 @@ def attend(call: Call) -> AttentionResult:
     n, m = call.sizes.n, call.sizes.m
     with no_autocast(call.query):
         keys = reach(call, (0, n))
-        if keys[0] < keys[1] and fused.takes(call) and visible(call, Block((0, n), keys)) is None:
+        if _fusable(call, keys):
             return AttentionResult(fused.attend_all(call, keys))
         parts = [
             attend_block(call, Block(rows, (0, m) if call.weights else reach(call, rows)))
             for rows in _blocks(call)
         ]  # fmt: skip
         return parts[0] if len(parts) == 1 else _concatenated(call, parts)
+
+
+def _fusable(call: Call, keys: tuple[int, int]) -> bool:
+    """Whether every query sees all these keys, and the fused kernel can answer the rest of the call."""
+    return keys[0] < keys[1] and fused.takes(call) and visible(call, Block((0, call.sizes.n), keys)) is None
+
+
+def explain(call: Call) -> str:
+    """Which way ``attend`` takes."""
+    if _fusable(call, reach(call, (0, call.sizes.n))):
+        return "fused: torch's own kernel"
+    blocks = _blocks(call)
+    return f"formula: {len(blocks)} block{'s' if len(blocks) > 1 else ''} of {blocks[0][1]} queries"
 
 
 def _blocks(call: Call) -> list[tuple[int, int]]:
@@ -102,6 +115,7 @@ _BACKEND = Backend(
     to_host=to_host,
     from_host=from_host,
     devices=devices,
+    explain=explain,
     claims=Claims(
         arrays="torch",
         dtypes=tuple(STRICTEST),

@@ -16,9 +16,10 @@ from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, html, junit
 from mha_conformance.report.diagnosis import diagnosis
-from mha_conformance.run.conform import CannotRun, Report, Selection
+from mha_conformance.run.conform import CannotRun, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
+from mha_conformance.run.results import Report
 
 
 def conform(
@@ -114,6 +115,10 @@ def _counts(report: Report) -> None:
     table(("group", "pass", "fail", "not claimed", "other", "worst error/bound"), rows)
     for reason, cases in _left_out(report).items():
         say(f"not judged: {cases} cases, {reason}", "dim")
+    if report.inferred:
+        say("its features were read off its signature; a claims file (--claims) can say more, such as grouped and d_v", "dim")
+    if report.undeclared:
+        say(f"not claimed, and yet it passes the first cases of: {', '.join(report.undeclared)}", "yellow")
     say("")
 
 

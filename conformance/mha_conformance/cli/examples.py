@@ -84,7 +84,7 @@ def _print(name: str, outcomes: Sequence[Outcome], code: Code) -> None:
         word = "WARNING" if warning else outcome.status
         say(f"{word} {outcome.example.clause} ({level}) {_place(outcome)}", "yellow" if word != "FAIL" else "bold red")
         if outcome.status == "FAIL":
-            say(f"    {spec_clauses.load()[outcome.example.clause].sentence}")
+            say(f"    {spec_clauses.load()[outcome.example.clause].plain}")
         say(f"    {outcome.message}")
     say(verdict(name, outcomes, code), "bold green" if code is Code.HOLDS else "bold red")
 

@@ -40,7 +40,7 @@ def clauses(clause_id: str | None, json: bool) -> None:
     if json:
         return as_json({**versions(), "clauses": [_record(clause) for clause in chosen]})
     if clause_id is None or area in areas:
-        return table(("clause", "level", "sentence"), [(c.id, c.level, c.sentence) for c in chosen])
+        return table(("clause", "level", "sentence"), [(c.id, c.level, c.plain) for c in chosen])
     return _one(chosen[0])
 
 
@@ -69,7 +69,7 @@ def cite(clause_id: str | None) -> None:
     now = versions()
     title = "mha-core: an executable specification of Multi-Head Attention"
     place = f"Clause {clause.id} ({clause.level}). " if clause else ""
-    quote = f' "{clause.sentence}"' if clause else ""
+    quote = f' "{clause.plain}"' if clause else ""
     say(f"The mha-core developers. {title}. Specification version {now['spec_version']}. {place}".rstrip() + quote)
     key = clause.id.lower() if clause else "mha-spec"
     note = f"Specification version {now['spec_version']}" + (f", clause {clause.id}" if clause else "")

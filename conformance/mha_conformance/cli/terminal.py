@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import IO, Any, NoReturn
 
 import typer
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mha_conformance.cli.codes import Code
+from mha_conformance.run.environment import package_version
 from mha_spec import SPEC_VERSION
 
 
@@ -60,4 +60,4 @@ def could_not_run(reason: str) -> NoReturn:
 
 def versions() -> dict[str, str]:
     """What every report and every citation names: the version of the text, and of the package that carries it."""
-    return {"spec_version": SPEC_VERSION, "package_version": version("mha-core")}
+    return {"spec_version": SPEC_VERSION, "package_version": package_version()}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mha_conformance.cases.case import Case
+from mha_conformance.cases.described import described
 from mha_conformance.judge.rules import RULES
 from mha_conformance.judge.verdict import Status, Verdict
 from mha_conformance.run.perform import Reply
@@ -45,7 +46,7 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True)
         kept = tuple(name for name in _rivals(case.dtype) if RULES[case.rule](case, replies, name).holds)
     return verdict(
         case, "PASS" if finding.holds else "FAIL", finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern,
-        profiles=kept,
+        profiles=kept, kernel=next((reply.kernel for reply in replies if reply.kernel), ""),
     )  # fmt: skip
 
 
@@ -56,5 +57,9 @@ def _rivals(dtype: str) -> tuple[str, ...]:
 
 def verdict(case: Case, status: Status, reason: str = "", ratio: float | None = None, **more: Any) -> Verdict:
     """A verdict with the names of its case."""
-    size = sum(getattr(x, "size", 0) for request in case.make() for x in request.operands)
-    return Verdict(case.id, case.clause, case.group, case.level, case.dtype, status, reason, ratio, size=size, **more)
+    requests = case.make()
+    size = sum(getattr(x, "size", 0) for request in requests for x in request.operands)
+    return Verdict(
+        case.id, case.clause, case.group, case.level, case.dtype, status, reason, ratio, size=size, request=described(requests),
+        **more,
+    )  # fmt: skip

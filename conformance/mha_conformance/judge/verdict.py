@@ -40,6 +40,10 @@ class Verdict:
     size: int = 0
     profiles: tuple[str, ...] = field(default=())
     """The profiles of this dtype whose bound the result keeps, strictest first."""
+    request: str = ""
+    """What was asked: shapes and options."""
+    kernel: str = ""
+    """Which kernel answered, where the implementation says so."""
 
 
 def pattern(wrong: Any, array: str) -> str:

@@ -8,11 +8,15 @@ from mha_spec.clauses import load
 
 def diagnosis(target: Target, v: Verdict) -> list[str]:
     """The lines; the first is the clause and the status."""
-    lines = [f"{v.clause} {v.status}", f"    {load()[v.clause].sentence}", f"    case     {v.case}", f"    finding  {v.reason}"]
+    lines = [f"{v.clause} {v.status}", f"    {load()[v.clause].plain}", f"    case     {v.case}"]
+    lines += [f"    asked    {v.request}"] if v.request else []
+    lines += [f"    finding  {v.reason}"]
     if v.worst is not None:
         w = v.worst
         room = f"within {w.bound:.3g}: {w.ratio:.3g} times the bound" if w.bound else "exactly"
         lines.append(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} {room}")
     if v.pattern:
         lines.append(f"    where    {v.pattern}")
+    if v.kernel:
+        lines.append(f"    kernel   {v.kernel}")
     return [*lines, f"    again    {command(target, v.case)}"]

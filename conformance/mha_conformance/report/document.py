@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mha_conformance.judge.verdict import Verdict
-from mha_conformance.run.conform import Report
 from mha_conformance.run.implementation import Target
+from mha_conformance.run.results import Report
 from mha_spec import SPEC_VERSION
 from mha_spec.clauses import load
 
@@ -28,7 +28,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "verdict": report.sentence,
         "conforms": report.conforms,
         "blame": [
-            {"clause": v.clause, "sentence": clauses[v.clause].sentence, "case": v.case, "reproduce": reproduce(report, v)}
+            {"clause": v.clause, "sentence": clauses[v.clause].plain, "case": v.case, "reproduce": reproduce(report, v)}
             for v in report.blame
         ],
         "claims": {
@@ -38,6 +38,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "strict": report.claims.strict,
             "determinism": report.claims.determinism,
         },
+        "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,
         "provenance": report.provenance,
         "cases": [_case(v) for v in report.verdicts],

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report.document import reproduce
-from mha_conformance.run.conform import Report
+from mha_conformance.run.results import Report
 
 
 def write(report: Report, path: Path) -> None:

@@ -30,26 +30,32 @@ def to_host(array: Any) -> Any:
     return values.astype(np.float32) if values.dtype.name == "bfloat16" else values
 
 
-def converter(library: str, device: str | None) -> Callable[[Any], Any]:
-    """A function from NumPy arrays, strides and all, to arrays of ``library`` on ``device``."""
+def converter(library: str, device: str | None) -> Callable[[Any, str], Any]:
+    """A function from NumPy arrays, strides and all, and their names, to arrays of ``library`` on ``device``.
+
+    A library that is not known here needs hooks of its own; the converter that it gets says so when it is used.
+    """
     if library == "numpy":
-        return lambda x: x
+        return lambda x, name: x
     if library == "torch":
-        return lambda x: _to_torch(x, device)
+        return lambda x, name: _to_torch(x, device)
     if library == "jax":
         import jax
 
         place = jax.devices(device)[0] if device else None
-        return lambda x: jax.device_put(x, place)
+        return lambda x, name: jax.device_put(x, place)
     if library == "cupy":
         import cupy
 
-        return lambda x: cupy.asarray(x)
+        return lambda x, name: cupy.asarray(x)
     if library == "array_api_strict":
         import array_api_strict
 
-        return lambda x: array_api_strict.asarray(x)
-    raise ValueError(f"unknown array library {library!r}; known are numpy, torch, jax, cupy, array_api_strict")
+        return lambda x, name: array_api_strict.asarray(x)
+    raise ValueError(
+        f"unknown array library {library!r}; known are numpy, torch, jax, cupy, array_api_strict. For another one write the hooks "
+        "to_native and from_native in a claims file, and leave --arrays out"
+    )
 
 
 def _to_torch(x: Any, device: str | None) -> Any:

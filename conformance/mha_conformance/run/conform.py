@@ -7,21 +7,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-
-from mha_conformance.cases import Case, Level, Request, catalogue
+from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.judge.blame import blamed
-from mha_conformance.judge.judge import judge, unclaimed, verdict
+from mha_conformance.judge.judge import judge, verdict
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
-from mha_conformance.run import xfail
+from mha_conformance.run import undeclared, xfail
+from mha_conformance.run.environment import package_version
+from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
-from mha_conformance.run.worker import Worker
-from mha_core import Claims
+from mha_conformance.run.results import Report
+from mha_conformance.run.worker import About, Worker
 from mha_spec import SPEC_VERSION
 from mha_spec.clauses import load
 from mha_spec.numerics import constants_hash
@@ -52,60 +51,6 @@ class Selection:
         return [case for case in chosen if not self.clauses or case.clause in self.clauses]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All that a run found; ``as_json`` in ``mha_conformance.report`` writes it down."""
-
-    target: Target
-    claims: Claims
-    verdicts: tuple[Verdict, ...]
-    blame: tuple[Verdict, ...]
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def judged(self) -> int:
-        return sum(v.status in JUDGED for v in self.verdicts)
-
-    @property
-    def conforms(self) -> bool:
-        return self.judged > 0 and not any(v.status in FAILING for v in self.verdicts)
-
-    @property
-    def satisfied(self) -> dict[str, str | None]:
-        """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
-
-        Refusals, poison, class strict and determinism have verdicts of their own, and say nothing of a profile.
-        """
-        kept: dict[str, str | None] = {}
-        for dtype in self.claims.dtypes:
-            mine = [
-                v for v in self.verdicts
-                if v.dtype == dtype and v.group in ("semantics", "numerics") and (v.profiles or v.status in FAILING)
-            ]  # fmt: skip
-            common = [p for p in (mine[0].profiles if mine else ()) if all(p in v.profiles for v in mine)]
-            kept[dtype] = common[0] if common else None
-        return kept
-
-    @property
-    def sentence(self) -> str:
-        """The verdict (MHA-CONF-7)."""
-        if not self.judged:
-            return f"not judged by MHA {SPEC_VERSION}: no case could be judged."
-        if self.blame:
-            others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
-            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
-        profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
-        asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
-        every = {feature for case in catalogue() for feature in case.features}
-        left = ", ".join(sorted(every - self.claims.features)) or "nothing"
-        strict = "; class strict" if self.claims.strict else ""
-        known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
-        return (
-            f"conforms to MHA {SPEC_VERSION}, profile {profiles}, for {asked}{strict}; determinism {self.claims.determinism}; "
-            f"not claimed: {left}{f'; listed as failing: {known}' if known else ''}."
-        )
-
-
 def conform(
     target: Target,
     selection: Selection,
@@ -122,7 +67,9 @@ def conform(
         about = open_crew(crew)
         verdicts = tuple(_judged(crew, chosen, about, selection.first, progress))
         if not selection.cases:
-            verdicts = xfail.strictly(verdicts, about["expected_failures"])
+            verdicts = xfail.strictly(verdicts, about.declared.xfail)
+        whole = not (selection.cases or selection.clauses or selection.first)
+        working = undeclared.features(crew[0], about) if whole else ()
     finally:
         for worker in crew:
             worker.close()
@@ -131,17 +78,21 @@ def conform(
         raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
     provenance = {
         **_machine(),
-        "libraries": about["libraries"],
-        "settings": about["settings"],
+        "libraries": about.libraries,
+        "settings": about.settings,
+        "kernels": dict(Counter(v.kernel for v in verdicts if v.kernel).most_common()),
         "seconds": round(time.monotonic() - started, 1),
         "level": selection.level,
-        "measured on": about["measured_on"],
-        "installed": about["version"],
+        "measured on": about.declared.measured_on,
+        "installed": about.declared.version,
     }
-    return Report(target, about["claims"], verdicts, tuple(blamed(verdicts, load())), provenance)
+    return Report(
+        target, about.claims, about.declared, verdicts, tuple(blamed(verdicts, load())), provenance,
+        inferred=about.inferred, undeclared=working,
+    )  # fmt: skip
 
 
-def open_crew(crew: list[Worker]) -> dict[str, Any]:
+def open_crew(crew: list[Worker]) -> About:
     """What the implementation says of itself, from the first of its processes. Raises ``CannotRun``."""
     with ThreadPoolExecutor(len(crew)) as pool:
         opened = list(pool.map(lambda worker: worker.open(), crew))
@@ -152,7 +103,7 @@ def open_crew(crew: list[Worker]) -> dict[str, Any]:
 
 
 def _judged(
-    crew: list[Worker], chosen: list[Case], about: dict[str, Any], first: bool, progress: Callable[[int, int], None] | None
+    crew: list[Worker], chosen: list[Case], about: About, first: bool, progress: Callable[[int, int], None] | None
 ) -> Iterable[Verdict]:
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in crew:
@@ -178,70 +129,24 @@ def _judged(
         return [found for found in pool.map(one, chosen) if found is not None]
 
 
-def verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
+def verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
     """The verdict on one case, as every door of the suite gives it."""
-    return xfail.applied(_verdict_on(case, worker, about), about["expected_failures"])
+    return xfail.applied(_verdict_on(case, worker, about), about.declared.xfail)
 
 
-def _verdict_on(case: Case, worker: Worker, about: dict[str, Any]) -> Verdict:
-    claims: Claims = about["claims"]
-    if why := unclaimed(case, claims, about["excludes"]) or _absent(case, about) or _misaligned(case, about):
+def _verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
+    if why := not_judged(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
     kind, value = worker.answer(case.id)
     if kind == "replies":
-        return judge(case, value, claims)
+        return judge(case, value, about.claims)
     status: Status = {"crash": "CRASH", "timeout": "TIMEOUT"}.get(kind, "ERROR")  # type: ignore[assignment]
     return verdict(case, status, str(value), float("inf") if status != "ERROR" else None)
 
 
-def _absent(case: Case, about: dict[str, Any]) -> str:
-    """The layer and the merge are functions of their own; a callable may have neither."""
-    for target in {request.target for request in case.make()} - {"attention"}:
-        if not about[target]:
-            return f"there is no function for {target}"
-    if case.rule == "refused" and not about["doors"] and case.clause in NAMED_BY_OUR_DOOR:
-        return "the names and forms of these arguments are those of this project's door"
-    if case.rule == "refused" and frozenset({"mask", "bias"}) in about["excludes"] and any(map(_mistaken, case.make())):
-        return "mask and bias are one argument, which its dtype tells apart"
-    if about["heads_mix"] and any(np.isnan(x).any() for request in case.make() for x in request.operands):
-        return "its heads are mixed by products over all channels, which carry a NaN everywhere"
-    return ""
-
-
-def _mistaken(request: Request) -> bool:
-    """A mask of floats, or a boolean bias: each is the other one."""
-    bias = request.arrays.get("bias")
-    return request.dtypes.get("mask", "").startswith("float") or (bias is not None and bias.dtype == bool)
-
-
-NAMED_BY_OUR_DOOR = (
-    "MHA-VAL-11",
-    "MHA-VAL-12",
-    "MHA-VAL-13",
-    "MHA-VAL-14",
-    "MHA-VAL-15",
-    "MHA-VAL-16",
-    "MHA-VAL-17",
-    "MHA-VAL-18",
-)
-
-
-def _misaligned(case: Case, about: dict[str, Any]) -> str:
-    """A system without ``query_offset`` gets the cases whose offset is where its own causal mask begins (MHA-CONF-9)."""
-    native = about["native_offset"]
-    if native is None or not case.features & {"causal", "window"}:
-        return ""
-    for request in case.make():
-        n, m = request.operands[0].shape[-2], request.operands[1].shape[-2]
-        begins = 0 if native == "top-left" else m - n
-        if "query_offset" in request.arrays or request.options.get("query_offset", 0) != begins:
-            return f"its causal mask begins {native}"
-    return ""
-
-
 def _machine() -> dict[str, Any]:
     return {
-        "spec": SPEC_VERSION, "suite": version("mha-core"), "constants": constants_hash(), "python": platform.python_version(),
+        "spec": SPEC_VERSION, "suite": package_version(), "constants": constants_hash(), "python": platform.python_version(),
         "platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }  # fmt: skip

@@ -1,11 +1,20 @@
 """What the process under test has loaded, and the switches that change its arithmetic (MHA-CONF-10)."""
 
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from threadpoolctl import threadpool_info
 
 LIBRARIES = ("numpy", "torch", "jax", "cupy", "array_api_strict", "ml_dtypes", "tensorflow", "mlx")
+
+
+def package_version() -> str:
+    """The version of this package; a source tree that was never installed has none."""
+    try:
+        return version("mha-core")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def libraries() -> dict[str, str]:

@@ -4,17 +4,14 @@ import importlib
 import inspect
 import os
 import sys
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mha_conformance.run import xfail
-from mha_conformance.run.arrays import converter
+from mha_conformance.run.arrays import converter, to_host
+from mha_conformance.run.declaration import Declaration, read
 from mha_core import Claims, load, merge_partials
-from mha_core.backend import FORWARD, STRICTEST
-from mha_spec.numerics import PROFILES
+from mha_core.backend import FORWARD
 
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
@@ -41,40 +38,52 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Implementation:
-    """What runs a request. ``excludes`` lists features that cannot be asked for together; ``native_offset`` is where a system
-    without ``query_offset`` starts its causal mask: "top-left", "bottom-right" or None where it takes any."""
+    """What runs a request, and what it says of itself.
+
+    ``convert(array, name)`` makes its array of a NumPy array, ``host`` the way back. ``prepare(shapes)`` is called before every
+    call, for a system that compiles for its shapes. ``explain`` names the kernel that
+    answers a call.
+    """
 
     name: str
     attention: Callable[..., Any]
-    layer: Callable[..., Any] | None
-    merge: Callable[..., Any] | None
-    convert: Callable[[Any], Any]
     claims: Claims
+    convert: Callable[[Any, str], Any]
+    host: Callable[[Any], Any] = to_host
+    layer: Callable[..., Any] | None = None
+    merge: Callable[..., Any] | None = None
+    explain: Callable[..., str] | None = None
+    prepare: Callable[[dict[str, tuple[int, ...]]], Any] | None = None
     layout: str = "bhnd"
-    excludes: tuple[frozenset[str], ...] = ()
-    native_offset: str | None = None
-    measured_on: str | None = None
-    version: str | None = None
-    expected_failures: tuple[xfail.Expected, ...] = ()
-    heads_mix: bool = False
-    """Whether products over all channels stand around the heads, so that a NaN of one head reaches the others."""
+    declared: Declaration = field(default_factory=Declaration)
+    inferred: bool = False
+    """Whether its features were read off its signature."""
     doors: bool = False
     """Whether it refuses by clause, behind the door of this project."""
 
 
 def open_target(target: Target) -> Implementation:
     """The implementation that ``target`` names. Imports it, so this runs in the process under test only."""
-    declared = tomllib.loads(Path(target.claims).read_text(encoding="utf-8")) if target.claims else {}
-    os.environ.update({key: str(value) for key, value in declared.get("environment", {}).items()})
+    declared = read(target.claims)
+    declared.apply_environment()
     found = _callable(target) if ":" in target.name else _backend(target.name)
-    return _declare(found, declared, target)
+    to_native, from_native = declared.hook("to_native"), declared.hook("from_native")
+    return replace(
+        found,
+        claims=declared.over(found.claims),
+        declared=declared,
+        layout=declared.layout or found.layout,
+        inferred=found.inferred and declared.features is None,
+        convert=to_native or found.convert,
+        host=from_native or found.host,
+    )
 
 
 def _backend(name: str) -> Implementation:
     api = load(name)
     claims = api.backend.claims
     return Implementation(
-        name=name, attention=api.attention, layer=api.multi_head_attention, merge=api.merge_partials,
+        name=name, attention=api.attention, layer=api.multi_head_attention, merge=api.merge_partials, explain=api.explain,
         convert=converter(claims.arrays or "numpy", None), claims=claims, doors=True,
     )  # fmt: skip
 
@@ -101,37 +110,7 @@ def wrap(
         arrays=arrays, dtypes=("float32",), features=features, profiles={"float32": "P32"}, strict=False, determinism="none"
     )
     return Implementation(
-        name=name, attention=function, layer=None, merge=merge_partials if "lse" in features else None,
+        name=name, attention=function, merge=merge_partials if "lse" in features else None, inferred=True,
+        explain=getattr(function, "explain", None), prepare=getattr(function, "prepare", None),
         convert=converter(arrays, device), claims=claims, layout=layout,
-    )  # fmt: skip
-
-
-def _declare(found: Implementation, declared: dict[str, Any], target: Target) -> Implementation:
-    """What a claims file says takes the place of what was inferred. Unknown keys are refused."""
-    known = {
-        "features", "dtypes", "profiles", "strict", "determinism", "excludes", "native_offset", "environment", "measured_on", "version",
-        "layout", "heads_mix", "xfail",
-    }  # fmt: skip
-    if unknown := set(declared) - known:
-        raise ValueError(f"{target.claims}: unknown keys {sorted(unknown)}; known are {', '.join(sorted(known))}")
-    claims = found.claims
-    dtypes = tuple(declared.get("dtypes", claims.dtypes))
-    profiles = declared.get("profiles", {dtype: claims.profiles.get(dtype, STRICTEST[dtype]) for dtype in dtypes})
-    for dtype, profile in profiles.items():
-        fitting = [name for name, known_profile in PROFILES.items() if known_profile.io == dtype]
-        if profile not in fitting:
-            raise ValueError(
-                f"{target.claims}: profile {profile!r} for {dtype}; known are {', '.join(fitting) or 'none for this dtype'}"
-            )
-    if declared.get("native_offset") not in (None, "top-left", "bottom-right"):
-        raise ValueError(f"{target.claims}: native_offset is top-left or bottom-right; given {declared['native_offset']!r}")
-    claims = replace(
-        claims, features=frozenset(declared.get("features", claims.features)), dtypes=dtypes, profiles=profiles,
-        strict=declared.get("strict", claims.strict), determinism=declared.get("determinism", claims.determinism),
-    )  # fmt: skip
-    return replace(
-        found, claims=claims, excludes=tuple(frozenset(pair) for pair in declared.get("excludes", ())),
-        native_offset=declared.get("native_offset"), measured_on=declared.get("measured_on"), version=declared.get("version"),
-        layout=declared.get("layout", found.layout),
-        heads_mix=bool(declared.get("heads_mix", False)), expected_failures=xfail.read(declared.get("xfail", ()), str(target.claims)),
     )  # fmt: skip

@@ -3,13 +3,13 @@
 import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from mha_conformance.cases.case import Case, Request
-from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype, to_host
+from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_core import Projections, Unsupported
 from mha_spec.call import dtype_name
@@ -31,6 +31,8 @@ class Reply:
     error: str = ""
     clause: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    kernel: str = ""
+    """Which kernel answered, in the implementation's own words; empty where it does not say."""
 
 
 def perform(implementation: Implementation, case: Case) -> list[Reply]:
@@ -49,18 +51,20 @@ def answer(implementation: Implementation, request: Request) -> Reply:
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
-    before = {name: to_host(x).tobytes() for name, x in given.items()}
+    before = {name: implementation.host(x).tobytes() for name, x in given.items()}
     state = global_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            kernel = _kernel(implementation, request, operands, options)
+            _prepare(implementation, request)
             result = _call(implementation, request, operands, options)
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
         return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
     try:
-        return _reply(implementation, request, operands, given, before, state, result)
+        return replace(_reply(implementation, request, operands, given, before, state, result), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
 
@@ -76,13 +80,13 @@ def _reply(
         "asked library": library_of(operands[0]) if operands else "",
         "dtype": dtype_name(output) if hasattr(output, "dtype") else type(output).__name__,
         "device": str(getattr(output, "device", None)) == str(getattr(operands[0], "device", None)) if operands else True,
-        "modified": sorted(name for name, x in given.items() if to_host(x).tobytes() != before[name]),
+        "modified": sorted(name for name, x in given.items() if implementation.host(x).tobytes() != before[name]),
         "shared": sorted(name for name, x in given.items() if _shared(output, x)),
         "state": global_state() == state,
         "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
         "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
     }
-    host = [None if x is None else to_host(x) for x in (output, weights, lse)]
+    host = [None if x is None else implementation.host(x) for x in (output, weights, lse)]
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
         raise TypeError(f"its elements are {strange[0]}")
     if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
@@ -106,7 +110,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
                 values = np.swapaxes(values, -2, -3)
         elif name in ("mask", "bias") and request.layout.startswith(ALONE):
             values = laid_out(values, request.layout.removeprefix(ALONE), name)
-        return implementation.convert(values)
+        return implementation.convert(values, name)
 
     if request.target == "merge":
         wide = "float64" if request.dtype == "float64" else "float32"
@@ -116,7 +120,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
     options |= request.options
     if request.target == "layer":
         operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
-    if implementation.native_offset is not None:
+    if implementation.declared.native_offset is not None:
         options.pop("query_offset", None)
     return operands, options
 
@@ -129,6 +133,23 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
         assert implementation.layer is not None
         return implementation.layer(*operands, **options)
     return implementation.attention(*operands, **options)
+
+
+def _prepare(implementation: Implementation, request: Request) -> None:
+    """Tell a system that compiles for its shapes which ones come; it is called many times, since stale buffers show on reuse."""
+    if implementation.prepare is not None and request.target == "attention":
+        arrays = dict(zip(OPERANDS, request.operands, strict=True)) | dict(request.arrays)
+        implementation.prepare({name: tuple(x.shape) for name, x in arrays.items()})
+
+
+def _kernel(implementation: Implementation, request: Request, operands: list[Any], options: dict[str, Any]) -> str:
+    """What the implementation says of the call; it may say nothing of one that it refuses."""
+    if implementation.explain is None or request.target != "attention":
+        return ""
+    try:
+        return str(implementation.explain(*operands, **options))
+    except Exception:
+        return ""
 
 
 def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:

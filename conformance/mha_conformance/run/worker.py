@@ -3,14 +3,33 @@
 import multiprocessing
 import os
 import traceback
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
+from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
-from mha_conformance.run.implementation import Target, open_target
+from mha_conformance.run.implementation import Implementation, Target, open_target
 from mha_conformance.run.perform import Reply, perform
+from mha_core import Claims
 
 Answer: TypeAlias = tuple[Literal["replies", "crash", "timeout", "error"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an implementation says of itself, sent back from its process: everything but its functions."""
+
+    name: str
+    claims: Claims
+    declared: Declaration
+    inferred: bool
+    doors: bool
+    functions: frozenset[str]
+    """Of attention, layer, merge and explain, those that it has."""
+    libraries: dict[str, str]
+    settings: dict[str, Any]
+    pid: int
 
 
 class Worker:
@@ -76,24 +95,7 @@ def _serve(target: Target, pipe: Connection) -> None:
     except BaseException as error:
         pipe.send(("unopened", f"{type(error).__name__}: {error}"))
         return
-    about = {
-        "name": implementation.name,
-        "claims": implementation.claims,
-        "excludes": implementation.excludes,
-        "native_offset": implementation.native_offset,
-        "expected_failures": implementation.expected_failures,
-        "measured_on": implementation.measured_on,
-        "version": implementation.version,
-        "heads_mix": implementation.heads_mix,
-        "doors": implementation.doors,
-        "arrays": implementation.claims.arrays,
-        "layer": implementation.layer is not None,
-        "merge": implementation.merge is not None,
-        "libraries": libraries(),
-        "settings": settings(),
-        "pid": os.getpid(),
-    }
-    pipe.send(("opened", about))
+    pipe.send(("opened", _about(implementation)))
     cases = {case.id: case for case in catalogue()}
     while True:
         try:
@@ -105,3 +107,18 @@ def _serve(target: Target, pipe: Connection) -> None:
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
+
+
+def _about(implementation: Implementation) -> About:
+    optional = {"layer": implementation.layer, "merge": implementation.merge, "explain": implementation.explain}
+    return About(
+        name=implementation.name,
+        claims=implementation.claims,
+        declared=implementation.declared,
+        inferred=implementation.inferred,
+        doors=implementation.doors,
+        functions=frozenset({"attention", *(name for name, function in optional.items() if function is not None)}),
+        libraries=libraries(),
+        settings=settings(),
+        pid=os.getpid(),
+    )

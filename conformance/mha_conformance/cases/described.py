@@ -1,0 +1,34 @@
+"""A request in one line, for a person who looks at a failure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.cases.case import Request
+
+OPERANDS = ("query", "key", "value")
+
+
+def described(requests: Sequence[Request]) -> str:
+    """Shapes, dtype and options of the request; of several, of the first, with their number."""
+    if not requests:
+        return ""
+    more = f" (the first of {len(requests)} requests)" if len(requests) > 1 else ""
+    return f"{_one(requests[0])}{more}"
+
+
+def _one(request: Request) -> str:
+    if request.target == "merge":
+        return f"merge_partials of {len(request.operands) // 2} parts, outputs {_shape(request.operands[:1])}, {request.dtype}"
+    operands = ", ".join(f"{name} {_shape((x,))}" for name, x in zip(OPERANDS, request.operands, strict=False))
+    words = [f"{'multi_head_attention: ' if request.target == 'layer' else ''}{operands}, {request.dtype}"]
+    words += [f"{name} {_shape((x,))}" for name, x in {**request.arrays, **request.projections}.items() if x is not None]
+    words += [f"{name}={value!r}" for name, value in request.options.items()]
+    if request.layout != "contiguous":
+        words.append(f"layout {request.layout}")
+    return "; ".join(words)
+
+
+def _shape(arrays: tuple[Any, ...]) -> str:
+    return str(tuple(np.shape(arrays[0]))).replace(" ", "")

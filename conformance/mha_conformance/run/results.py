@@ -1,0 +1,84 @@
+"""All that a run found, and the verdict as a sentence (MHA-CONF-7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mha_conformance.cases import catalogue
+from mha_conformance.judge.verdict import FAILING, JUDGED, Verdict
+from mha_conformance.run.declaration import Declaration
+from mha_conformance.run.implementation import Target
+from mha_core import Claims
+from mha_spec import SPEC_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a run found; ``as_json`` in ``mha_conformance.report`` writes it down."""
+
+    target: Target
+    claims: Claims
+    declared: Declaration
+    verdicts: tuple[Verdict, ...]
+    blame: tuple[Verdict, ...]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    inferred: bool = False
+    """Whether the features were read off a signature."""
+    undeclared: tuple[str, ...] = ()
+    """Features that are not claimed and yet pass their first cases."""
+
+    @property
+    def judged(self) -> int:
+        return sum(v.status in JUDGED for v in self.verdicts)
+
+    @property
+    def conforms(self) -> bool:
+        return self.judged > 0 and not any(v.status in FAILING for v in self.verdicts)
+
+    @property
+    def satisfied(self) -> dict[str, str | None]:
+        """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
+
+        Every numeric case speaks of it. So does a case of meaning that keeps some profile; one that keeps none is wrong in its
+        meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
+        """
+        kept: dict[str, str | None] = {}
+        for dtype in self.claims.dtypes:
+            mine = [v for v in self.verdicts if v.dtype == dtype and _speaks_of_profiles(v)]
+            common = [p for p in (mine[0].profiles if mine else ()) if all(p in v.profiles for v in mine)]
+            kept[dtype] = common[0] if common else None
+        return kept
+
+    @property
+    def sentence(self) -> str:
+        """The verdict (MHA-CONF-7)."""
+        if not self.judged:
+            return f"not judged by MHA {SPEC_VERSION}: no case could be judged."
+        if self.blame:
+            others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
+            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
+        profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
+        asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
+        every = {feature for case in catalogue() for feature in case.features}
+        left = ", ".join(sorted(every - self.claims.features)) or "nothing"
+        strict = "; class strict" if self.claims.strict else ""
+        known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
+        return (
+            f"conforms to MHA {SPEC_VERSION}, profile {profiles}, for {asked}{strict}; determinism {self.claims.determinism}; "
+            f"not claimed: {left}{self._limits}{f'; listed as failing: {known}' if known else ''}."
+        )
+
+    @property
+    def _limits(self) -> str:
+        """The declared limits, as the end of a sentence (MHA-CONF-15)."""
+        said = [
+            f"{size} {' '.join(f'{name} {value}' for name, value in bounds.items())}".replace("multiple_of", "multiple of")
+            for size, bounds in self.declared.limits.items()
+        ]
+        if self.declared.layouts is not None:
+            said.append(f"layouts {', '.join(self.declared.layouts) or 'none'}")
+        return f"; within its limits: {'; '.join(said)}" if said else ""
+
+
+def _speaks_of_profiles(v: Verdict) -> bool:
+    return bool(v.profiles) if v.group == "semantics" else v.group == "numerics" and bool(v.profiles or v.status in FAILING)
