@@ -220,8 +220,11 @@ def test_flat_keeps_every_setting():
 
 
 def test_sentences_keep_their_marks():
-    said = html.pieces("A `mask` *selects* $m$ keys; 2*3*4.")
-    assert said[:6] == [("span", "A "), ("code", "mask"), ("span", " "), ("em", "selects"), ("span", " "), ("code", "m")]
+    said = html.pieces(r"A `mask` *selects* $n \ne m$ keys; $\unknown$.")
+    assert said[:6] == [("span", "A "), ("code", "mask"), ("span", " "), ("em", "selects"), ("span", " "), ("var", "n ≠ m")]
+    assert said[7] == ("code", r"\unknown"), "a formula that has no plain form is shown as it stands"
+    for clause in load().clauses:
+        assert "".join(text for _, text in html.pieces(clause.sentence)) == clause.plain
 
 
 def mha(*arguments):

@@ -5,12 +5,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_KNOWN = ("case", "clause", "status", "reason", "ratio", "worst", "pattern", "group", "level", "dtype", "size", "profiles")
-LABELS = (
-    "finding", "worst element", "got", "expected", "difference", "allowed", "error / bound", "where",
-    "profiles kept", "dtype", "group", "level", "size",
+_KNOWN = (
+    "case", "clause", "status", "request", "reason", "ratio", "worst", "pattern", "kernel", "profiles", "dtype", "group", "level",
+    "size",
 )  # fmt: skip
-ABOUT = "dtype"
+LABELS = (
+    "finding", "worst element", "got", "expected", "difference", "allowed", "error / bound", "where", "kernel", "profiles kept",
+    "asked", "dtype", "group", "level", "size",
+)  # fmt: skip
+ABOUT = "asked"
 """From this label on, facts are of the case, not of the implementation, and mostly the same in every report."""
 _MORE_DIGITS = 17  # a float64 and its neighbour differ
 
@@ -22,7 +25,9 @@ def facts(case: Mapping[str, Any]) -> dict[str, str]:
         **_worst(case.get("worst"), case.get("status") == "PASS"),
         "error / bound": number(measured(case)),
         "where": words(case.get("pattern")),
+        "kernel": words(case.get("kernel")),
         "profiles kept": words(case.get("profiles")),
+        "asked": words(case.get("request")),
         **{name: words(case.get(name)) for name in ("dtype", "group", "level")},
         "size": f"{words(case['size'])} numbers" if case.get("size") else "",
         **{name.replace("_", " "): words(value) for name, value in case.items() if name not in _KNOWN},

@@ -21,8 +21,10 @@ from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import matrix
 from mha_conformance.report.facts import ABOUT, LABELS, facts, flat, words
 from mha_spec import SPEC_VERSION
+from mha_spec.plain import plain
 
-_SHOWN = ("format", "name", "verdict", "conforms", "blame", "cases")
+_SHOWN = ("format", "name", "verdict", "conforms", "undeclared", "blame", "cases")
+_IN_ITS_NAME = ("dtype", "group", "level", "size")
 _HEAD_SCRIPT = 'document.documentElement.className = "js"'
 _MARKED = re.compile(r"(\$[^$]+\$|`[^`]+`|\*\w[\w ]*\*)")
 
@@ -39,6 +41,7 @@ class Column:
     """good, bad or none: the style of the verdict, beside its word."""
     verdict: str
     counts: tuple[tuple[str, int], ...]
+    undeclared: str
     blame: tuple[Mapping[str, Any], ...]
 
 
@@ -94,13 +97,13 @@ def _column(report: Mapping[str, Any], at: int, source: str) -> Column:
     blame = [_diagnosis(entry, by_name.get(entry["case"], {})) for entry in report.get("blame", ())]
     return Column(
         letter(at), report["name"], source, word, kind, report["verdict"],
-        tuple((status, counts[status]) for status in order if counts[status]), tuple(blame),
+        tuple((status, counts[status]) for status in order if counts[status]), words(report.get("undeclared")), tuple(blame),
     )  # fmt: skip
 
 
 def _diagnosis(entry: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
-    """A blamed case; what its name says already is left out."""
-    said = {label: value for label, value in facts(case).items() if label not in LABELS[LABELS.index(ABOUT) :]}
+    """A blamed case, without what is said beside it or in its name."""
+    said = {label: value for label, value in facts(case).items() if label not in _IN_ITS_NAME}
     return {**entry, "status": case.get("status", ""), "facts": said}
 
 
@@ -155,8 +158,16 @@ def _again(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def pieces(sentence: str) -> list[tuple[str, str]]:
-    """A sentence of the text in parts: ("code", "d_k") where it stood in dollars or backticks, ("em", ...), ("span", ...)."""
-    kinds = {"$": "code", "`": "code", "*": "em"}
-    return [
-        (kinds[part[0]], part[1:-1]) if _MARKED.fullmatch(part) else ("span", part) for part in _MARKED.split(sentence) if part
-    ]
+    """A sentence in parts, each with the element that it becomes: code, a formula in plain characters, a stressed word, text."""
+    return [_piece(part) for part in _MARKED.split(sentence) if part]
+
+
+def _piece(part: str) -> tuple[str, str]:
+    if not _MARKED.fullmatch(part):
+        return "span", part
+    if part[0] != "$":
+        return {"`": "code", "*": "em"}[part[0]], part[1:-1]
+    try:
+        return "var", plain(part)
+    except ValueError:  # a file of another version may hold a formula that this one does not know
+        return "code", part[1:-1]
