@@ -45,7 +45,12 @@ class Page(HTMLParser):
 
     @property
     def data(self):
-        return json.loads(next("".join(text) for tag, attrs, text in self.elements if attrs.get("id") == "data"))
+        return json.loads(next("".join(text) for _, attrs, text in self.elements if attrs.get("id") == "data"))
+
+    def said(self, case, at=0):
+        """What the panel says of a case in a report."""
+        found = self.data
+        return [found["strings"][words] for words in found["cases"][case][at]]
 
 
 def page(*reports):
@@ -137,7 +142,7 @@ def test_numbers_that_json_cannot_say(ratio, said):
     assert number(ratio) == said
     cases = [made.case("MHA-MASK-2", "a", "FAIL", ratio=ratio, worst={**made.WORST, "got": ratio, "bound": 0.0})]
     found = page(made.report("x", cases))
-    assert "0: it must be exact" in found.data["cases"][cases[0]["case"]][0]
+    assert "0: it must be exact" in found.said(cases[0]["case"])
 
 
 def test_a_float64_and_its_neighbour_are_told_apart():
@@ -156,7 +161,7 @@ def test_third_party_strings_are_text():
     assert sorted(names) == sorted(set(names)), "no clause takes a name of the page"
     assert {"MHA-MASK-2", "data", "panel"} <= set(names)
     assert made.HOSTILE in found.find("title")[0][1] + found.find("h2")[0][1]
-    row = found.data["cases"][f"MHA-MASK-2/{made.HOSTILE}/float32"][0]
+    row = found.said(f"MHA-MASK-2/{made.HOSTILE}/float32")
     assert row.count(made.HOSTILE) == 2
     assert found.data["reports"][0]["name"] == made.HOSTILE
     kinds = {name for attrs, _ in found.find("button", "cell") for name in attrs["class"].split()}
@@ -178,7 +183,7 @@ def test_a_field_or_a_status_of_a_later_version_is_shown():
     later["provenance"]["kernel"] = {"forward": "flash", "backward": None}
     later["weather"] = "rain"
     found = page(later)
-    row = found.data["cases"][later["cases"][0]["case"]][0]
+    row = found.said(later["cases"][0]["case"])
     assert "n = 4, m = 6" in row and '{"bound": "2B"}' in row
     about = found.find("details", "about")[0][1]
     assert "kernelforward flash, backward none" in about

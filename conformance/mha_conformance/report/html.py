@@ -132,19 +132,24 @@ def _counted(areas: Sequence[matrix.Area]) -> list[tuple[str, int]]:
 
 
 def _data(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the panel shows of each case: rows of words under common labels, so that a large report stays a small file."""
+    """What the panel shows of each case: a row of facts for each report, 0 where it has no such case.
+
+    A fact stands at the place of its label, as the number of its words among ``strings``, each of which is written once:
+    a large report stays a small file.
+    """
     labels = {label: place for place, label in enumerate(("status", *LABELS))}
-    cases: dict[str, list[list[str] | int]] = {}
+    strings = {"": 0}
+    cases: dict[str, list[list[int] | int]] = {}
     for at, report in enumerate(reports):
         for case in report["cases"]:
-            row = [str(case["status"])]
-            for label, said in facts(case).items():
+            row = [0] * len(labels)
+            for label, said in {"status": case["status"], **facts(case)}.items():
                 place = labels.setdefault(label, len(labels))
-                row += [""] * (place + 1 - len(row))
-                row[place] = said
+                row += [0] * (place + 1 - len(row))
+                row[place] = strings.setdefault(said, len(strings))
             cases.setdefault(case["case"], [0] * len(reports))[at] = row
     names = [{"name": report["name"], "letter": letter(at), **_again(report)} for at, report in enumerate(reports)]
-    return {"labels": list(labels), "about": labels[ABOUT], "reports": names, "cases": cases}
+    return {"labels": list(labels), "about": labels[ABOUT], "reports": names, "strings": list(strings), "cases": cases}
 
 
 def _again(report: Mapping[str, Any]) -> dict[str, str]:

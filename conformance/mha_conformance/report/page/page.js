@@ -142,7 +142,7 @@ function show(name, at) {
   quote.append(link, " ", ...sentence.childNodes);
   const order = [at, ...data.reports.keys()].filter((report, place, all) => all.indexOf(report) === place);
   const rows = data.cases[name].filter(Boolean);
-  const shared = new Set([...data.labels.keys()].filter((place) => place >= data.about && rows.every((row) => row[place] === rows[0][place])));
+  const shared = new Set([...data.labels.keys()].filter((place) => place >= data.about && rows.every((row) => (row[place] ?? 0) === (rows[0][place] ?? 0))));
   const sections = order.flatMap((report) => section(name, report, shared));
   panel.replaceChildren(title, close, quote, ...sections, element("h3", "The case"), facts(rows[0], (place) => shared.has(place)));
   if (!panel.open) panel.showModal();
@@ -152,7 +152,9 @@ function show(name, at) {
 
 function facts(row, wanted) {
   const list = element("dl");
-  row.forEach((said, place) => place && said && wanted(place) && list.append(element("dt", data.labels[place]), element("dd", said)));
+  row.forEach((said, place) => {
+    if (place && said && wanted(place)) list.append(element("dt", data.labels[place]), element("dd", data.strings[said]));
+  });
   return list;
 }
 
@@ -161,7 +163,7 @@ function section(name, at, shared) {
   const report = data.reports[at];
   const title = element("h3", `${heads[at]} `);
   if (!row) return [title, element("p", "This report has no such case.")];
-  title.append(chip(row[0]));
+  title.append(chip(data.strings[row[0]]));
   const list = facts(row, (place) => !shared.has(place));
   const command = `${report.before}'${name.replaceAll("'", `'"'"'`)}'${report.after}`;
   const box = element("div", "", "command");
