@@ -117,6 +117,21 @@ def test_a_clause_has_its_gravest_status_and_says_of_how_many():
     assert [cell.status for cell in head.cells] == [matrix.ABSENT, "PASS"]
     only = made.report("x", [made.case("MHA-MASK-2", "a", "NOT_RUN"), made.case("MHA-MASK-2", "b", "NOT_SUPPORTED")])
     assert matrix.areas([only])[0].clauses[0].cells[0].status == "NOT_RUN", "what did not run is never green"
+    some = made.report("x", [made.case("MHA-MASK-2", "a", "PASS"), made.case("MHA-MASK-2", "b", "NOT_RUN")])
+    (cell,) = matrix.areas([some])[0].clauses[0].cells
+    assert (cell.status, cell.note) == ("PASS", "1 of 2; 1 NOT_RUN")
+    later = made.report("x", [made.case("MHA-MASK-2", "a", "PASS"), made.case("MHA-MASK-2", "b", "NEW")])
+    assert matrix.areas([later])[0].clauses[0].cells[0].status == "NEW", "a word that is not known is not hidden by a pass"
+
+
+def test_where_no_number_was_compared_none_is_shown():
+    """A refusal has the ratio 0 or infinity in the file, which says nothing of an error."""
+    for status, ratio in (("PASS", 0.0), ("FAIL", "inf")):
+        bare = made.case("MHA-VAL-4", "a", status, ratio=ratio)
+        assert "error / bound" not in facts(bare)
+        assert facts({**bare, "worst": {**made.WORST, "ratio": ratio}})["error / bound"] == number(ratio)
+        assert matrix.areas([made.report("x", [bare])])[0].clauses[0].cells[0].ratio == ""
+    assert facts(made.case("MHA-VAL-4", "a", "FAIL", ratio=7.0))["error / bound"] == "7"
 
 
 def test_a_diagnosis_reads_as_on_the_terminal():
@@ -182,8 +197,12 @@ def test_a_field_or_a_status_of_a_later_version_is_shown():
     later["cases"][0] |= {"leniency": {"bound": "2B"}, "request": "n = 4, m = 6", "status": "NEW_WORD"}
     later["provenance"]["kernel"] = {"forward": "flash", "backward": None}
     later["weather"] = "rain"
+    later["cases"][1]["worst"] = {**made.WORST, "thread": 7}
+    later["blame"] = [{"clause": "MHA-MASK-2", "sentence": "", "case": "a case elsewhere", "reproduce": "", "hint": "a hint"}]
     found = page(later)
     row = found.said(later["cases"][0]["case"])
+    assert "7" in found.said(later["cases"][1]["case"])
+    assert "a hint" in found.find("details", "diagnosis")[0][1]
     assert "n = 4, m = 6" in row and '{"bound": "2B"}' in row
     about = found.find("details", "about")[0][1]
     assert "kernelforward flash, backward none" in about

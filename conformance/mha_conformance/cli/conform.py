@@ -151,7 +151,7 @@ def compare(files: Sequence[Path], html_file: Path | None = None) -> None:
     ]
     if rows:
         say("")
-        table(("case", *(f"{at}: {report['name']}" for at, report in enumerate(reports))), rows)
+        table(("case", *(f"{html.letter(at)} {report['name']}" for at, report in enumerate(reports))), rows)
     else:
         say("no case differs")
     raise typer.Exit(Code.HOLDS if all(report["conforms"] for report in reports) else Code.FAILS)

@@ -9,6 +9,7 @@ _KNOWN = (
     "case", "clause", "status", "request", "reason", "ratio", "worst", "pattern", "kernel", "profiles", "dtype", "group", "level",
     "size",
 )  # fmt: skip
+_KNOWN_OF_WORST = ("array", "index", "got", "expected", "bound", "ratio")
 LABELS = (
     "finding", "worst element", "got", "expected", "difference", "allowed", "error / bound", "where", "kernel", "profiles kept",
     "asked", "dtype", "group", "level", "size",
@@ -37,7 +38,7 @@ def facts(case: Mapping[str, Any]) -> dict[str, str]:
 
 def _worst(worst: Any, passed: bool) -> dict[str, str]:
     if not isinstance(worst, Mapping):
-        return {}
+        return {"worst element": words(worst)}
     digits = 9 if passed else _MORE_DIGITS
     got: Any = worst.get("got")
     expected: Any = worst.get("expected")
@@ -49,13 +50,14 @@ def _worst(worst: Any, passed: bool) -> dict[str, str]:
     if _is_number(got) and _is_number(expected):
         found["difference"] = number(abs(got - expected))
     bound = worst.get("bound")
-    return {**found, "allowed": "0: it must be exact" if bound == 0 else number(bound)}
+    more = {f"worst element, {name}": words(value) for name, value in worst.items() if name not in _KNOWN_OF_WORST}
+    return {**found, "allowed": "0: it must be exact" if bound == 0 else number(bound), **more}
 
 
 def measured(case: Mapping[str, Any]) -> Any:
     """error / bound where numbers were compared. A refusal or a crash has none, though 0 or infinity may stand for it."""
     ratio = case.get("ratio")
-    return None if case.get("worst") is None and fraction(ratio) in (0.0, 1.0) else ratio
+    return None if case.get("worst") is None and ratio in (0, "inf") else ratio
 
 
 def number(value: Any, digits: int = 3) -> str:

@@ -102,9 +102,10 @@ def _column(report: Mapping[str, Any], at: int, source: str) -> Column:
 
 
 def _diagnosis(entry: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
-    """A blamed case, without what is said beside it or in its name."""
+    """A blamed case, without what its name says."""
     said = {label: value for label, value in facts(case).items() if label not in _IN_ITS_NAME}
-    return {**entry, "status": case.get("status", ""), "facts": said}
+    more = {label: words(value) for label, value in entry.items() if label not in ("clause", "sentence", "case", "reproduce")}
+    return {**entry, "status": case.get("status", ""), "facts": {**said, **more}}
 
 
 def _about(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

@@ -122,7 +122,7 @@ function element(tag, text, className) {
 }
 
 function chip(status, text) {
-  const known = document.querySelector(`.key .chip.${CSS.escape(status)}`);
+  const known = [...document.querySelectorAll(".key .chip b")].some((it) => it.textContent === status);
   const made = element("span", "", `chip ${known ? status : "OTHER"}`);
   made.append(element("b", status), text ? ` ${text}` : "");
   return made;
