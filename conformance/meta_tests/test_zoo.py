@@ -25,7 +25,7 @@ def test_a_legal_kernel_is_accused_of_nothing(kernel, record_property):
 
 def answers(subject, case_id):
     (case,) = (case for case in catalogue() if case.id == case_id)
-    (reply,) = perform(implementation(subject), case)
+    (reply,) = perform(implementation(subject), case.clause, case.make())
     return np.asarray(reply.output, dtype=np.float64)
 
 

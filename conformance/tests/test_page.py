@@ -210,6 +210,17 @@ def test_a_field_or_a_status_of_a_later_version_is_shown():
     assert [text.split()[0] for _, text in found.find("button", "OTHER")] == ["NEW_WORD"] * 2
 
 
+def test_the_smallest_call_stands_beside_the_diagnosis():
+    report = made.every_status()
+    small = {"request": "n = 1, m = 2", "reason": "still wrong", "worst": made.WORST, "pattern": "", "code": "q = 1\nprint(q)"}
+    report["blame"][0]["smallest"] = small
+    said = page(report).find("details", "diagnosis")[0][1]
+    for wanted in ("The smallest call that shows it", "n = 1, m = 2", "still wrong", "1.25", "q = 1 print(q)"):
+        assert wanted in said
+    report["blame"][0]["smallest"] = None
+    assert "smallest" not in page(report).find("details", "diagnosis")[0][1]
+
+
 def test_the_verdict_is_a_word_beside_a_colour():
     def words(report):
         attrs, _ = page(report).find("article", "verdict")[0]

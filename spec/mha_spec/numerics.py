@@ -113,7 +113,7 @@ def layer_bound(
         (q, dq), (k, dk), (v, dv) = steps  # (*b h n d)
         heads = _heads((q, k, v), (dq, dk, dv), p, scale, softcap, bias, visible, sink)
         o, B = _concatenated(heads.truth.output), _concatenated(heads.output)  # (*b 1 n h*d_v)
-        W_O = np.reshape(w_o, (1, -1, w_o.shape[-1]))
+        W_O = np.reshape(w_o, (1, w_o.shape[0] * w_o.shape[1], w_o.shape[-1]))
         y, dy = _projected(o, B, W_O, None if b_o is None else b_o[None], p.output, p)
         required = np.any(np.isnan(o) & (B == 0.0), axis=-1, keepdims=True) & ~np.any(np.isinf(B), axis=-1, keepdims=True)
         dy = np.where(required, 0.0, dy)

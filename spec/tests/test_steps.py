@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mha_spec import equations
-from mha_spec.steps import Step, steps
+from mha_spec.steps import Steps, attention_steps, steps
 
 SHAPES = {"w_q": (4, 6, 2), "w_k": (2, 6, 2), "w_v": (2, 6, 3), "w_o": (4, 3, 5)}
 BIASES = {"b_q": (4, 2), "b_k": (2, 2), "b_v": (2, 3), "b_o": (5,)}
@@ -21,7 +21,7 @@ def made(xp: Any, shapes: dict[str, tuple[int, ...]], biases: bool = True) -> Si
     return SimpleNamespace(**arrays)
 
 
-def by_name(taken: tuple[Step, ...]) -> dict[str, Any]:
+def by_name(taken: Steps) -> dict[str, Any]:
     return {step.name: np.asarray(step.array) for step in taken}
 
 
@@ -79,3 +79,27 @@ def test_the_output_is_the_equation_of_the_heads() -> None:
     p = made(np, SHAPES)
     taken = {step.name: step.array for step in steps(np.ones((2, 6)), p)}
     assert np.array_equal(taken["output"], equations.output_projection(taken["heads"], p.w_o, p.b_o))
+
+
+def test_a_bias_shows_in_its_equation() -> None:
+    X = np.ones((2, 6))
+    plain = {step.name: step.equation for step in steps(X, made(np, SHAPES, biases=False))}
+    biased = {step.name: step.equation for step in steps(X, made(np, SHAPES))}
+    assert {name for name in plain if plain[name] != biased[name]} == {"query", "key", "value", "output"}
+    assert biased["query"] == "Q_i = X W_i^Q + b_i^Q"
+
+
+def test_from_projected_arrays_the_same_steps_follow() -> None:
+    whole = steps(np.random.default_rng(0).standard_normal((3, 6)), made(np, SHAPES))
+    part = attention_steps(*(whole.array(name) for name in ("query", "key", "value")))
+    assert [step.number for step in part] == [2, 2, 2, 3, 4, 4, 5]
+    for step in part:
+        np.testing.assert_array_equal(step.array, whole.array(step.name))
+    crossed = attention_steps(np.ones((4, 2, 3)), np.ones((2, 5, 3)), np.ones((2, 5, 1)))
+    assert [step.axes for step in crossed if step.name == "weights"] == [("h", "n", "m")]
+    assert crossed.array("weights").tolist() == [[[0.2] * 5] * 2] * 4
+
+
+def test_a_step_has_a_name() -> None:
+    with pytest.raises(KeyError, match="no step is called 'logits'; there are query, key, value, scores"):
+        attention_steps(*[np.ones((1, 2, 3))] * 3).array("logits")

@@ -47,6 +47,8 @@ class Case:
     dtype: str
     rule: Rule
     make: Callable[[], tuple[Request, ...]]
+    lasting: bool = True
+    """Whether it is one of the catalogue, whose truth is worth keeping, and not made on the way."""
 
     def wanted_at(self, level: Level) -> bool:
         return LEVELS.index(self.level) <= LEVELS.index(level)

@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from mha_conformance.cases.case import LEVELS
+from mha_conformance.cli import bench as bench_command
 from mha_conformance.cli import conform as conform_command
+from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
+from mha_conformance.cli import trace as trace_command
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -66,6 +69,20 @@ def examples(
     examples_command.examples(name, clause or [], dtype, json)
 
 
+def _target(name: str, arrays: str, device: str | None, layout: str, claims: Path | None) -> Target:
+    if layout not in ("bhnd", "bnhd"):
+        terminal.could_not_run(f"given --layout {layout}; the layouts are bhnd and bnhd")
+    if claims is not None and not claims.is_file():
+        terminal.could_not_run(f"no claims file at {claims}")
+    return Target(name, arrays, device, layout, None if claims is None else str(claims))
+
+
+def _selection(level: str, clause: list[str] | None, case: list[str] | None, first: bool) -> Selection:
+    if level not in LEVELS:
+        terminal.could_not_run(f"given --level {level}; the levels are {', '.join(LEVELS)}")
+    return Selection(level, tuple(clause or ()), tuple(case or ()), first)
+
+
 @app.command()
 def conform(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A backend of `mha backends`, or module:callable.")],
@@ -84,17 +101,40 @@ def conform(
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
     html: Html = None,
+    issue: Annotated[
+        Path | None, typer.Option("--issue", metavar="FILE", help="Write what is blamed as Markdown, ready for an issue.")
+    ] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
-    if level not in LEVELS or layout not in ("bhnd", "bnhd"):
-        terminal.could_not_run(
-            f"given --level {level} --layout {layout}; the levels are {', '.join(LEVELS)}, the layouts bhnd, bnhd"
-        )
-    if claims is not None and not claims.is_file():
-        terminal.could_not_run(f"no claims file at {claims}")
-    target = Target(name, arrays, device, layout, None if claims is None else str(claims))
-    chosen = Selection(level, tuple(clause or ()), tuple(case or ()), first)
-    conform_command.conform(target, chosen, workers, timeout, json, junit, html)
+    target = _target(name, arrays, device, layout, claims)
+    chosen = _selection(level, clause, case, first)
+    conform_command.conform(target, chosen, workers, timeout, json, junit, html, issue)
+
+
+Arrays = Annotated[str, typer.Option(help="For a callable: numpy, torch, jax, cupy or array_api_strict.")]
+Layout = Annotated[str, typer.Option(help="For a callable: bhnd or bnhd.")]
+ClaimsFile = Annotated[Path | None, typer.Option(help="A TOML file of what the implementation claims.")]
+
+
+@app.command()
+def diff(
+    one: Annotated[str, typer.Argument(metavar="A", help="A backend of `mha backends`, or module:callable.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    level: Annotated[str, typer.Option(help="smoke (seconds), core (a minute or two) or full.")] = "core",
+    clause: Annotated[list[str] | None, typer.Option("--clause", metavar="ID", help="Only this clause; repeatable.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", metavar="ID", help="Only this case; repeatable.")] = None,
+    arrays_a: Arrays = "numpy",
+    arrays_b: Arrays = "numpy",
+    layout_a: Layout = "bhnd",
+    layout_b: Layout = "bhnd",
+    claims_a: ClaimsFile = None,
+    claims_b: ClaimsFile = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one case.")] = 60.0,
+) -> None:
+    """Find where two implementations part, the smallest call that shows it, and the clause that separates them."""
+    one_target = _target(one, arrays_a, None, layout_a, claims_a)
+    other_target = _target(other, arrays_b, None, layout_b, claims_b)
+    diff_command.diff(one_target, other_target, _selection(level, clause, case, first=False), timeout)
 
 
 @app.command()
@@ -104,3 +144,49 @@ def report(
 ) -> None:
     """Compare reports: the cases on which they differ, and their verdicts; or see them side by side in one page."""
     conform_command.compare(files, html)
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Backends, torch-sdpa, naive-numpy; ratios are to the first."),
+    ] = None,
+    seed_article: Annotated[
+        bool, typer.Option("--seed-article", help="Instead: a layer as a loop over heads against the merged form (MHA-COST-5).")
+    ] = False,
+    lengths: Annotated[str | None, typer.Option(help="Tokens, such as 512,1024.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Default 1; 8 with --seed-article.")] = None,
+    heads: Annotated[int, typer.Option(help="Number of heads.")] = 8,
+    d: Annotated[int, typer.Option("--d", help="Channels of a head.")] = 64,
+    causal: Annotated[bool, typer.Option("--causal", help="Each query sees the keys up to its own position.")] = False,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    rounds: Annotated[int, typer.Option(help="In each, GEMM and every competitor take a turn.")] = 7,
+    seconds: Annotated[float, typer.Option(help="How long a turn lasts at least.")] = 0.2,
+    json: Json = False,
+) -> None:
+    """Measure attention beside its peers, each in a process of its own: time, share of this machine's GEMM rate, memory.
+
+    Whoever is wrong is not timed. Where the machine was too noisy there are times, no ratio, and exit code 2.
+    """
+    bench_command.bench(names or [], seed_article, lengths, batch, heads, d, causal, dtype, rounds, seconds, json)
+
+
+@app.command()
+def trace(
+    sentence: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Any sentence, in quotes.")] = None,
+    npz: Annotated[Path | None, typer.Option(help="Arrays of a model instead: q, k and v of (h, n, d_k), and tokens.")] = None,
+    projections: Annotated[
+        Path | None, typer.Option(help="An .npz file of w_q, w_k, w_v (h, d_model, d_k) and w_o (h, d_v, d_out).")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="How many heads; default 8.")] = None,
+    d_model: Annotated[int | None, typer.Option(help="The width of a token; default 64.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of embeddings and projections; default 0.")] = None,
+    positions: Annotated[bool, typer.Option("--positions/--no-positions", help="Add the paper's positions.")] = True,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the heat maps as one picture.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it as one page.")] = None,
+    json: Json = False,
+) -> None:
+    """Show the six steps of multi-head attention on a sentence, with shapes and clauses, and what each head reads."""
+    options = {"heads": heads, "d_model": d_model, "seed": seed, "positions": positions}
+    trace_command.trace(sentence, npz, projections, options, svg, html, json)

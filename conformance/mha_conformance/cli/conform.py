@@ -16,6 +16,7 @@ from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
 from mha_conformance.report import document, html, junit
 from mha_conformance.report.diagnosis import diagnosis
+from mha_conformance.report.issue import issue
 from mha_conformance.run.conform import CannotRun, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
@@ -23,15 +24,11 @@ from mha_conformance.run.results import Report
 
 
 def conform(
-    target: Target,
-    selection: Selection,
-    workers: int,
-    timeout: float,
-    json: Path | None,
-    junit_file: Path | None,
-    html_file: Path | None,
-) -> None:
-    _can_be_written([file for file in (None if str(json) == "-" else json, junit_file, html_file) if file is not None])
+    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None,
+    html_file: Path | None, issue_file: Path | None,
+) -> None:  # fmt: skip
+    written = (None if str(json) == "-" else json, junit_file, html_file, issue_file)
+    _can_be_written([file for file in written if file is not None])
     try:
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
@@ -46,6 +43,8 @@ def conform(
         junit.write(report, junit_file)
     if html_file is not None:
         html.write([document.as_json(report)], html_file)
+    if issue_file is not None:
+        issue_file.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
@@ -80,7 +79,7 @@ def _run(target: Target, selection: Selection, workers: int, timeout: float) -> 
 
 def _print(report: Report) -> None:
     for v in report.blame:
-        clause, *rest = diagnosis(report.target, v)
+        clause, *rest = diagnosis(report.target, v, report.smallest.get(v.case))
         say(clause, "bold red")
         say("\n".join(rest))
     failing = [v for v in report.verdicts if v.status in FAILING]

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from mha_conformance.cli.codes import Code
 
-EXTRA = ("rich", "typer", "ml_dtypes", "jinja2")
+EXTRA = ("jinja2", "rich", "typer", "ml_dtypes")
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_conformance.judge.verdict import Verdict
+from mha_conformance.report.snippet import snippet
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.results import Report
 from mha_spec import SPEC_VERSION
@@ -28,7 +29,13 @@ def as_json(report: Report) -> dict[str, Any]:
         "verdict": report.sentence,
         "conforms": report.conforms,
         "blame": [
-            {"clause": v.clause, "sentence": clauses[v.clause].plain, "case": v.case, "reproduce": reproduce(report, v)}
+            {
+                "clause": v.clause,
+                "sentence": clauses[v.clause].plain,
+                "case": v.case,
+                "reproduce": reproduce(report, v),
+                "smallest": _smallest(report, v),
+            }
             for v in report.blame
         ],
         "claims": {
@@ -43,6 +50,16 @@ def as_json(report: Report) -> dict[str, Any]:
         "provenance": report.provenance,
         "cases": [_case(v) for v in report.verdicts],
     }
+
+
+def _smallest(report: Report, verdict: Verdict) -> dict[str, Any] | None:
+    """The same failure in the smallest call: what was asked and found, and Python that anyone can paste."""
+    found = report.smallest.get(verdict.case)
+    if found is None:
+        return None
+    seen = _case(found.verdict)
+    asked = {name: seen[name] for name in ("request", "reason", "worst", "pattern")}
+    return {**asked, "code": snippet(report.target, found.requests[0])}
 
 
 def _case(verdict: Verdict) -> dict[str, Any]:

@@ -104,8 +104,11 @@ def _column(report: Mapping[str, Any], at: int, source: str) -> Column:
 def _diagnosis(entry: Mapping[str, Any], case: Mapping[str, Any]) -> dict[str, Any]:
     """A blamed case, without what its name says."""
     said = {label: value for label, value in facts(case).items() if label not in _IN_ITS_NAME}
-    more = {label: words(value) for label, value in entry.items() if label not in ("clause", "sentence", "case", "reproduce")}
-    return {**entry, "status": case.get("status", ""), "facts": {**said, **more}}
+    known = ("clause", "sentence", "case", "reproduce", "smallest")
+    more = {label: words(value) for label, value in entry.items() if label not in known}
+    smallest = dict(entry["smallest"]) if isinstance(entry.get("smallest"), Mapping) else {}
+    code = words(smallest.pop("code", ""))
+    return {**entry, "status": case.get("status", ""), "facts": {**said, **more}, "smallest": facts(smallest), "code": code}
 
 
 def _about(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

@@ -20,6 +20,7 @@ from mha_conformance.run.environment import package_version
 from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.results import Report
+from mha_conformance.run.shrunk import shrunk
 from mha_conformance.run.worker import About, Worker
 from mha_spec import SPEC_VERSION
 from mha_spec.clauses import load
@@ -70,6 +71,8 @@ def conform(
             verdicts = xfail.strictly(verdicts, about.declared.xfail)
         whole = not (selection.cases or selection.clauses or selection.first)
         working = undeclared.features(crew[0], about) if whole else ()
+        blame = tuple(blamed(verdicts, load()))
+        smallest = {v.case: found for v in blame if (found := shrunk(v, crew[0], about)) is not None}
     finally:
         for worker in crew:
             worker.close()
@@ -87,8 +90,8 @@ def conform(
         "installed": about.declared.version,
     }
     return Report(
-        target, about.claims, about.declared, verdicts, tuple(blamed(verdicts, load())), provenance,
-        inferred=about.inferred, undeclared=working,
+        target, about.claims, about.declared, verdicts, blame, provenance,
+        inferred=about.inferred, undeclared=working, smallest=smallest,
     )  # fmt: skip
 
 
@@ -137,7 +140,7 @@ def verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
 def _verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
     if why := not_judged(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
-    kind, value = worker.answer(case.id)
+    kind, value = worker.answer(case)
     if kind == "replies":
         return judge(case, value, about.claims)
     status: Status = {"crash": "CRASH", "timeout": "TIMEOUT"}.get(kind, "ERROR")  # type: ignore[assignment]

@@ -23,7 +23,7 @@ def libraries() -> dict[str, str]:
 
 
 def settings() -> dict[str, Any]:
-    """The BLAS and its threads; for torch the devices, the TF32 switches and reduced reductions; for JAX its precision."""
+    """The BLAS and its threads; for torch the devices, its threads, the TF32 switches and reduced reductions; for JAX its precision."""
     found: dict[str, Any] = {
         "blas": [
             f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads, {pool.get('architecture', '?')}"
@@ -35,6 +35,7 @@ def settings() -> dict[str, Any]:
         matmul = torch.backends.cuda.matmul
         found["torch"] = {
             "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
+            "threads": torch.get_num_threads(),
             "float32 matmul precision": torch.get_float32_matmul_precision(),
             "TF32 in matmul": matmul.allow_tf32,
             "reduced precision reduction in float16": matmul.allow_fp16_reduced_precision_reduction,

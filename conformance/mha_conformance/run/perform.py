@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.case import Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_core import Projections, Unsupported
@@ -35,10 +35,9 @@ class Reply:
     """Which kernel answered, in the implementation's own words; empty where it does not say."""
 
 
-def perform(implementation: Implementation, case: Case) -> list[Reply]:
-    """One reply per request of the case, in order; the requests of MHA-EXEC-7 run at once."""
-    requests = case.make()
-    if case.clause == CONCURRENT:
+def perform(implementation: Implementation, clause: str, requests: tuple[Request, ...]) -> list[Reply]:
+    """One reply per request of a case of the clause, in order; those of MHA-EXEC-7 run at once."""
+    if clause == CONCURRENT:
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(lambda request: answer(implementation, request), requests))
     return [answer(implementation, request) for request in requests]

@@ -8,6 +8,7 @@ from mha_conformance.cases import catalogue
 from mha_conformance.judge.verdict import FAILING, JUDGED, Verdict
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.implementation import Target
+from mha_conformance.run.shrunk import Shrunk
 from mha_core import Claims
 from mha_spec import SPEC_VERSION
 
@@ -26,6 +27,8 @@ class Report:
     """Whether the features were read off a signature."""
     undeclared: tuple[str, ...] = ()
     """Features that are not claimed and yet pass their first cases."""
+    smallest: Mapping[str, Shrunk] = field(default_factory=dict)
+    """By case, the failures that are blamed, made smaller."""
 
     @property
     def judged(self) -> int:

@@ -28,5 +28,5 @@ def _speaks_for(case: Case, feature: str) -> bool:
 
 
 def _passes(case: Case, worker: Worker, about: About) -> bool:
-    kind, value = worker.answer(case.id)
+    kind, value = worker.answer(case)
     return kind == "replies" and judge(case, value, about.claims, rivals=False).status == "PASS"

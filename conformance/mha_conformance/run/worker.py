@@ -1,16 +1,17 @@
 """A process of its own for the implementation under test: a crash, a hang or a flood of memory costs its case, not the run."""
 
-import multiprocessing
 import os
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
+from mha_conformance.cases.case import Case
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Implementation, Target, open_target
 from mha_conformance.run.perform import Reply, perform
+from mha_conformance.run.spawned import Spawned
 from mha_core import Claims
 
 Answer: TypeAlias = tuple[Literal["replies", "crash", "timeout", "error"], Any]
@@ -37,26 +38,19 @@ class Worker:
 
     def __init__(self, target: Target, timeout: float) -> None:
         self.target, self.timeout = target, timeout
-        self._process: Any = None
-        self._pipe: Any = None
+        self._process: Spawned | None = None
 
     def open(self) -> tuple[bool, Any]:
         """(True, what the implementation says of itself) or (False, why it could not be opened)."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self.target, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-        kind, value = self._receive(self.timeout + 60)
+        self._process = Spawned(_serve, self.target)
+        kind, value = self._process.receive(self.timeout + 60)
         return kind == "opened", value
 
-    def answer(self, case_id: str) -> Answer:
-        """The replies to a case, or how the process ended instead."""
-        try:
-            self._pipe.send(case_id)
-            kind, value = self._receive(self.timeout)
-        except OSError:  # it ended between two cases
-            kind, value = "crash", self._ending()
+    def answer(self, case: Case) -> Answer:
+        """The replies to a case, or how the process ended instead. One of the catalogue travels by its id."""
+        assert self._process is not None, "open() comes first"
+        asked = case.id if case.lasting else (case.clause, case.make())
+        kind, value = self._process.ask(asked, self.timeout)
         if kind == "unopened":
             kind, value = "crash", f"it could not be opened again: {value}"
         if kind in ("crash", "timeout"):
@@ -65,24 +59,8 @@ class Worker:
         return kind, value
 
     def close(self) -> None:
-        if self._process is not None and self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-    def _receive(self, timeout: float) -> tuple[Any, Any]:
-        try:
-            if not self._pipe.poll(timeout):
-                return "timeout", f"no answer within {timeout:g} s"
-            return self._pipe.recv()  # type: ignore[no-any-return]
-        except (EOFError, ConnectionResetError):
-            return "crash", self._ending()
-
-    def _ending(self) -> str:
-        self._process.join(5)
-        code = self._process.exitcode
-        return (
-            f"the process ended with signal {-code}" if code is not None and code < 0 else f"the process ended with code {code}"
-        )
+        if self._process is not None:
+            self._process.close()
 
 
 def _serve(target: Target, pipe: Connection) -> None:
@@ -99,11 +77,12 @@ def _serve(target: Target, pipe: Connection) -> None:
     cases = {case.id: case for case in catalogue()}
     while True:
         try:
-            case_id = pipe.recv()
+            asked = pipe.recv()
         except EOFError:
             return
         try:
-            replies: list[Reply] = perform(implementation, cases[case_id])
+            clause, requests = (cases[asked].clause, cases[asked].make()) if isinstance(asked, str) else asked
+            replies: list[Reply] = perform(implementation, clause, requests)
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
