@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import typer
@@ -57,13 +56,6 @@ def as_json(value: Any) -> None:
 def could_not_run(reason: str) -> NoReturn:
     console(sys.stderr).print(Text(f"mha could not run: {reason}"))
     raise typer.Exit(Code.NOT_RUN)
-
-
-def check_folders(*files: Path | None) -> None:
-    """Before a long run: every file that is to be written has a folder."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            could_not_run(f"no folder {file.parent} to write {file.name} in")
 
 
 def versions() -> dict[str, str]:

@@ -11,7 +11,8 @@ from rich.progress import track
 from mha_conformance.cases import Case
 from mha_conformance.cases.case import LEVELS
 from mha_conformance.cli.conform import conclude
-from mha_conformance.cli.terminal import check_folders, console, could_not_run, say
+from mha_conformance.cli.outputs import Outputs
+from mha_conformance.cli.terminal import console, could_not_run, say
 from mha_conformance.run.conform import CannotRun
 from mha_conformance.run.implementation import Target
 from mha_conformance.vectors.check import check as run_check
@@ -53,6 +54,9 @@ def check(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")
+    ] = None,
     issue: Annotated[
         Path | None, typer.Option("--issue", metavar="FILE", help="Write the failures as text for an issue.")
     ] = None,
@@ -60,13 +64,14 @@ def check(
     """Judge the outputs that lie in a directory of vectors. A claimed case without outputs is not run, and then nothing conforms."""
     if claims is not None and not claims.is_file():
         could_not_run(f"no claims file at {claims}")
-    check_folders(json, junit, issue)
+    outputs = Outputs(json, junit, html, issue)
+    outputs.check()
     target = Target(name or directory.name, claims=None if claims is None else str(claims), vectors=str(directory))
     try:
         report = run_check(target, tuple(case or ()), _progress)
     except (CannotRun, OSError) as error:
         could_not_run(str(error))
-    conclude(report, json, junit, issue)
+    conclude(report, outputs)
 
 
 def _progress(cases: list[Case]) -> Iterable[Case]:
