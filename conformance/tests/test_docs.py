@@ -22,7 +22,7 @@ TRANSLATED = [
     (ROOT / "README.md", ROOT / "README.zh-CN.md"),
     (DOCS / "guides" / "judge-your-kernel.md", DOCS / "guides" / "judge-your-kernel.zh-CN.md"),
 ]
-LATER = {"conform --html", "vectors write", "vectors check"}
+LATER: set[str] = set()
 """What the guides show and ``mha`` does not know yet. Each must go from here on the day it comes."""
 
 _FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -12,6 +12,8 @@ from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
+from mha_conformance.cli.outputs import Outputs
+from mha_conformance.cli.vectors import vectors
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -23,7 +25,10 @@ app = typer.Typer(
     "Exit codes: 0 all holds, 1 something does not, 2 could not run, 3 a defect of the suite.",
 )
 
+app.add_typer(vectors, name="vectors")
+
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A clause such as MHA-MASK-2.")]
 
 
@@ -99,17 +104,15 @@ def conform(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    html: Html = None,
     issue: Annotated[
         Path | None, typer.Option("--issue", metavar="FILE", help="Write what is blamed as Markdown, ready for an issue.")
     ] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
-    for file in (json, junit, issue):
-        if file is not None and not file.absolute().parent.is_dir():
-            terminal.could_not_run(f"no folder {file.parent} to write {file.name} in")
     target = _target(name, arrays, device, layout, claims)
     chosen = _selection(level, clause, case, first)
-    conform_command.conform(target, chosen, workers, timeout, json, junit, issue)
+    conform_command.conform(target, chosen, workers, timeout, Outputs(json, junit, html, issue))
 
 
 Arrays = Annotated[str, typer.Option(help="For a callable: numpy, torch, jax, cupy or array_api_strict.")]
@@ -139,9 +142,12 @@ def diff(
 
 
 @app.command()
-def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")]) -> None:
-    """Compare reports: the cases on which they differ, and their verdicts."""
-    conform_command.compare(files)
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")],
+    html: Html = None,
+) -> None:
+    """Compare reports: the cases on which they differ, and their verdicts; or see them side by side in one page."""
+    conform_command.compare(files, html)
 
 
 @app.command()

@@ -1,11 +1,13 @@
 """A failure in words: the clause and its sentence, the worst element, the pattern, and one command that shows it again."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mha_conformance.judge.verdict import Verdict, Worst
 from mha_conformance.report.document import command
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.shrunk import Shrunk
+from mha_conformance.vectors.coverage import folder
 from mha_spec.clauses import load
 
 
@@ -15,6 +17,8 @@ def diagnosis(target: Target, v: Verdict, smallest: Shrunk | None = None) -> lis
     lines += [f"    {label:<8} {words}" for label, words in _findings(v)]
     if smallest is not None and smallest.verdict.request != v.request:
         lines += [f"    {label:<8} {words}" for label, words in _findings(smallest.verdict, first="smallest")]
+    if target.vectors is not None:
+        lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
     return [*lines, f"    again    {command(target, v.case)}"]
 
 

@@ -95,10 +95,7 @@ def _reply(
 
 def prepared(implementation: Implementation, request: Request) -> tuple[list[Any], dict[str, Any]]:
     """Operands and options as the implementation takes them."""
-    kinds = {
-        name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
-        for name, x in request.arrays.items()
-    }
+    kinds = dtypes(request)
 
     def native(name: str, x: Any, dtype: str) -> Any:
         with np.errstate(all="ignore"):
@@ -112,16 +109,27 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
         return implementation.convert(values, name)
 
     if request.target == "merge":
-        wide = "float64" if request.dtype == "float64" else "float32"
-        return [native(f"part {at}", x, wide if at % 2 else request.dtype) for at, x in enumerate(request.operands)], {}
+        return [native(f"part {at}", x, kinds[f"part {at}"]) for at, x in enumerate(request.operands)], {}
     operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
-    options = {name: native(name, x, request.dtypes.get(name, kinds[name])) for name, x in request.arrays.items()}
+    options = {name: native(name, x, kinds[name]) for name, x in request.arrays.items()}
     options |= request.options
     if request.target == "layer":
         operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
     if implementation.declared.native_offset is not None:
         options.pop("query_offset", None)
     return operands, options
+
+
+def dtypes(request: Request) -> dict[str, str]:
+    """The dtype of every array option, and of the parts of a merge: booleans, 64-bit integers, or the call's own."""
+    if request.target == "merge":
+        wide = "float64" if request.dtype == "float64" else "float32"
+        return {f"part {at}": wide if at % 2 else request.dtype for at in range(len(request.operands))}
+    kinds = {
+        name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
+        for name, x in request.arrays.items()
+    }
+    return kinds | dict(request.dtypes)
 
 
 def _call(implementation: Implementation, request: Request, operands: list[Any], options: dict[str, Any]) -> Any:
