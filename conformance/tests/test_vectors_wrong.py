@@ -275,7 +275,7 @@ def test_a_case_that_does_not_lie_there(case, why, answered, mha_vectors):
 
 def test_a_report_needs_a_folder(answered, mha_vectors, tmp_path):
     told = mha_vectors("check", answered, "--json", tmp_path / "none" / "r.json")
-    assert told.exit_code == Code.NOT_RUN and "no folder" in told.stderr
+    assert told.exit_code == Code.NOT_RUN and "there is no folder" in told.stderr
 
 
 def test_a_place_that_is_no_directory(tmp_path, mha_vectors):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mha_conformance.cli.terminal import as_json, could_not_run
@@ -27,7 +27,8 @@ class Outputs:
 
     def check(self) -> None:
         """Ends the command with code 2 where one of them cannot be written."""
-        can_be_written([file for file in astuple(self) if file is not None and not (file is self.json and self.to_a_program)])
+        files = (None if self.to_a_program else self.json, self.junit, self.html, self.issue)
+        can_be_written([file for file in files if file is not None])
 
     def write(self, report: Report) -> None:
         if self.to_a_program:
