@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from mha_spec.clauses import load
+from mha_core import load as load_backend
+from mha_spec.clauses import Example, load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
 WHY = "the site is built with the extra docs, which the extra test does not contain"
-docstrings, equations, finished, mathml = (
-    pytest.importorskip(module, reason=WHY) for module in ("docstrings", "equations", "finished", "mathml")
+docstrings, equations, finished, mathml, ran = (
+    pytest.importorskip(module, reason=WHY) for module in ("docstrings", "equations", "finished", "mathml", "ran")
 )
 
 
@@ -41,6 +42,12 @@ def test_a_formula_keeps_its_source_and_its_names_are_words():
 def test_a_bar_knows_its_side():
     said = mathml.mathml(r"a \lvert b \rvert", "inline")
     assert said.index('form="prefix">|') < said.index("<mi>b</mi>") < said.index('form="postfix">|')
+
+
+def test_an_example_that_fails_ends_the_build_with_its_place_in_the_text():
+    wrong = Example("MHA-MASK-2", "same(array([1.0]), [2.0])\n", "text.md", 7)
+    with pytest.raises(Exception, match=r"text\.md:7: an example of MHA-MASK-2 fails on numpy"):
+        ran._on_each(wrong, {"numpy": load_backend("numpy")})
 
 
 def test_each_equation_is_shown_at_one_clause_that_exists():
