@@ -1,18 +1,50 @@
-"""The catalogue: every case of the suite, in the order of its chapters."""
+"""The catalogue: every case of the suite, in the order of its chapters.
+
+First each clause by itself, in the order of the text; then what crosses axes, which a kernel can get right alone and wrong together
+with something else; last the numbers and the sizes of level full.
+"""
 
 from functools import lru_cache
 
-from mha_conformance.cases import attention, auxiliary, crossed, exactness, execution, heads, large, layer, visible
+from mha_conformance.cases import (
+    asked,
+    attention,
+    auxiliary,
+    bands,
+    broadcasting,
+    compositions,
+    dtypes,
+    emptiness,
+    exactness,
+    execution,
+    far_numbers,
+    heads,
+    hidden,
+    large,
+    layer,
+    layered,
+    lengths,
+    masks,
+    memory,
+    nan,
+    option_pairs,
+    parts,
+    sizes,
+    tiles,
+)
 from mha_conformance.cases.case import Case, Level, Request
 
 __all__ = ["Case", "Level", "Request", "catalogue"]
+
+BY_CLAUSE = (execution, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer)
+CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory)
+NUMBERS = (exactness, large)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    parts = (execution, attention, visible, heads, auxiliary, layer, crossed, exactness, large)
-    found = tuple(case for part in parts for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS) for case in part.cases())
     twice = {case.id for case in found if sum(other.id == case.id for other in found) > 1}
     if twice:
         raise ValueError(f"case ids that occur twice: {sorted(twice)}")

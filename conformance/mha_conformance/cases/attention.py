@@ -1,12 +1,12 @@
 """Cases of ATTN: scores, scale, softmax, values, and the options that act on a score."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Level, Request
+from mha_conformance.cases.codes import codes
 from mha_conformance.cases.inputs import eighths, fractions
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -37,12 +37,6 @@ def scores() -> Iterator[Case]:
         return Request((query, key, codes((1, 1, 6, 2), channels=False)), "float32")
 
     yield case("MHA-ATTN-1", "all channels count", cancelling)
-
-
-def codes(shape: tuple[int, ...], channels: bool = True) -> Any:
-    """Position-coded values: the index of key, head and batch item, and of the channel where ``channels`` differ."""
-    index = np.indices(shape)
-    return (1.0 + index[-2]) + 16.0 * index[-3] + (64.0 * index[0] if len(shape) > 3 else 0.0) + channels * index[-1] / 8
 
 
 def default_scale() -> Iterator[Case]:
