@@ -8,7 +8,7 @@ from saboteurs.kinds import REGISTER
 
 from mha_spec.clauses import load
 
-for room in ("scores", "pairs", "heads", "results", "conduct", "wholesale"):
+for room in ("scores", "pairs", "heads", "results", "conduct", "remembered", "wholesale"):
     import_module(f"saboteurs.{room}")
 
 # Clauses of these areas that no saboteur of a backend can break, and why.

@@ -12,12 +12,14 @@ import pytest
 
 from mha_conformance.cases import catalogue
 from mha_conformance.cases.calls import call_of
+from mha_conformance.cases.features import DESCRIBED_BY, describing
 from mha_conformance.cases.inputs import BITS
 from mha_conformance.cases.snapshot import fingerprint, snapshot
 from mha_conformance.judge.blame import foundations
 from mha_conformance.judge.judge import STRICTEST_FIRST
 from mha_conformance.judge.truth import truth
 from mha_conformance.run.arrays import numpy_dtype
+from mha_conformance.run.conform import _misaligned
 from mha_spec.clauses import load
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 
@@ -42,35 +44,6 @@ WITHOUT_A_CASE = {
     "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
 }
 """Clauses of the areas that must have cases, and have none, each with the reason."""
-
-DESCRIBED_BY = {
-    "mask": {"MHA-MASK-2"},
-    "bias": {"MHA-ATTN-11", "MHA-MASK-5"},
-    "causal": {"MHA-MASK-7"},
-    "offset": {"MHA-MASK-8"},
-    "window": {"MHA-MASK-10"},
-    "lengths": {"MHA-MASK-12"},
-    "segments": {"MHA-MASK-13"},
-    "grouped": {"MHA-HEAD-2"},
-    "d_v": {"MHA-ATTN-7"},
-    "scale": {"MHA-ATTN-3"},
-    "softcap": {"MHA-ATTN-10"},
-    "sink": {"MHA-ATTN-12"},
-    "weights": {"MHA-AUX-1"},
-    "lse": {"MHA-AUX-4"},
-    "layer": {"MHA-PROJ-1"},
-}
-HIDING = {"mask", "bias", "causal", "offset", "window", "lengths", "segments"}
-BEYOND_ITS_NEEDS = {
-    **dict.fromkeys(("MHA-MASK-17", "MHA-MASK-18", "MHA-MASK-19", "MHA-MASK-20", "MHA-MASK-21"), HIDING),  # MHA-CONF-13
-    "MHA-EXEC-2": HIDING | {"sink"},  # whatever array a call is given
-    "MHA-MASK-15": {"lse"},  # -inf in a row that sees nothing
-    "MHA-EXEC-5": {"scale"},  # a history of two scales
-    "MHA-EXEC-11": {"d_v"},  # no channels of values, while there are some of keys
-    "MHA-ATTN-4": {"d_v"},  # no channels of keys, while there are some of values
-    "MHA-NUM-7": {"weights"},  # beside the lse, from the same call
-}
-"""Features that a clause's cases use though neither it nor its needs describe them."""
 
 OPTION = {
     "is_causal": "causal", "query_offset": "offset", "key_lengths": "lengths", "query_segments": "segments",
@@ -158,18 +131,16 @@ def test_a_case_declares_the_features_that_it_uses(case):
         assert used == case.features
 
 
-def test_a_case_uses_only_what_its_clause_and_its_needs_describe():
+def test_a_case_uses_only_what_its_clause_and_its_needs_describe_or_it_names():
+    """MHA-CONF-4; and it names only what it uses: rows that come out empty are no feature."""
     below = foundations(load())
-    beyond = {}
     for case in catalogue():
-        if case.rule == "refused":
-            continue
         described = {case.clause} | below[case.clause]
-        if strange := {feature for feature in case.features if not DESCRIBED_BY[feature] & described}:
-            beyond.setdefault(case.clause, set()).update(strange)
-    for clause, features in beyond.items():
-        assert features <= BEYOND_ITS_NEEDS.get(clause, set()), clause
-    assert set(beyond) == set(BEYOND_ITS_NEEDS), "an exception that nothing needs any more"
+        described |= case.beside.union(*(below[clause] for clause in case.beside))
+        if case.rule != "refused":
+            strange = {feature for feature in case.features if not DESCRIBED_BY[feature] & described}
+            assert not strange, case.id
+        assert case.beside <= describing(case.features) | {"MHA-MASK-15"}, case.id
 
 
 @pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)
@@ -270,6 +241,31 @@ def test_sizes_stay_small_below_full():
                 if request.target == "attention":
                     query, key, _ = request.operands
                     assert math.prod(query.shape[:-1]) * key.shape[-2] <= 2**18, case.id
+
+
+def test_no_other_case_has_the_sizes_of_a_history():
+    """Else what an earlier case left behind could be found at the first call already."""
+
+    def sizes(case):
+        return {tuple(x.shape[-2:] for x in request.operands[:2]) for request in case.make()}
+
+    histories = [case for case in catalogue() if case.rule == "history" and "left behind" not in case.id]
+    others = {shapes for case in catalogue() if case.rule != "history" for shapes in sizes(case)}
+    seen = [shapes for case in histories for shapes in sizes(case)]
+    assert seen and not set(seen) & others
+    assert len(seen) == len(set(seen)), "two histories of the same sizes"
+
+
+@pytest.mark.parametrize("begins", ["top-left", "bottom-right"])
+@pytest.mark.parametrize("band", ["causal", "window"])
+def test_a_band_of_a_fixed_alignment_is_asked_for_everything(begins, band):
+    """MHA-CONF-9 and MHA-CONF-13: a system that is bottom-right by nature gets as much as one that is top-left."""
+    asked = {
+        case.clause
+        for case in catalogue()
+        if band in case.features and not _misaligned(case, {"native_offset": begins}) and case.wanted_at("core")
+    }
+    assert {f"MHA-MASK-{n}" for n in (1, 14, 16, 17, 18, 19, 20, 21)} <= asked
 
 
 def test_pairwise_covers_every_pair_with_few_rows():

@@ -4,6 +4,7 @@ First each clause by itself, in the order of the text; then what crosses axes, w
 with something else; last the numbers and the sizes of level full.
 """
 
+from collections import Counter
 from functools import lru_cache
 
 from mha_conformance.cases import (
@@ -20,6 +21,7 @@ from mha_conformance.cases import (
     far_numbers,
     heads,
     hidden,
+    history,
     large,
     layer,
     layered,
@@ -36,7 +38,21 @@ from mha_conformance.cases.case import Case, Level, Request
 
 __all__ = ["Case", "Level", "Request", "catalogue"]
 
-BY_CLAUSE = (execution, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer)
+BY_CLAUSE = (
+    execution,
+    history,
+    attention,
+    masks,
+    bands,
+    lengths,
+    compositions,
+    emptiness,
+    hidden,
+    nan,
+    heads,
+    auxiliary,
+    layer,
+)
 CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory)
 NUMBERS = (exactness, large)
 
@@ -45,7 +61,6 @@ NUMBERS = (exactness, large)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
     found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS) for case in part.cases())
-    twice = {case.id for case in found if sum(other.id == case.id for other in found) > 1}
-    if twice:
-        raise ValueError(f"case ids that occur twice: {sorted(twice)}")
+    if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
+        raise ValueError(f"case ids that occur twice: {twice}")
     return found

@@ -7,6 +7,7 @@ import numpy as np
 
 from mha_conformance.cases.build import BASE, ONE, case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.features import describing
 from mha_conformance.cases.inputs import choices, eighths, fractions
 
 WEIGHTS, LSE = {"return_weights": True}, {"return_lse": True}
@@ -85,7 +86,7 @@ def cases() -> Iterator[Case]:
     def empty() -> Request:
         return Request((query, key, value), "float32", arrays={"mask": np.zeros((n, m), dtype=bool)}, options=LSE)
 
-    yield case("MHA-MASK-15", "lse of empty rows", empty, features=("lse", "mask"))
+    yield case("MHA-MASK-15", "lse of empty rows", empty, features=("lse", "mask"), beside=describing(("lse",)))
 
     def shifted() -> Request:
         return Request((query, key, value), "float32", arrays={"bias": np.full((n, 1), 5.0)}, options=LSE)

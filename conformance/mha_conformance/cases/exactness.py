@@ -50,4 +50,4 @@ def cases() -> Iterator[Case]:
             operands(730, "float32", n=9, m=65, d=16), "float32", options={"return_weights": True, "return_lse": True}
         )
 
-    yield case("MHA-NUM-7", "lse", weights, group="numerics", features=("weights", "lse"), level="smoke")
+    yield case("MHA-NUM-7", "lse", weights, group="numerics", features=("weights", "lse"), level="smoke", beside=("MHA-AUX-1",))

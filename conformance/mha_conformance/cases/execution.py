@@ -1,4 +1,4 @@
-"""Cases of EXEC and VAL: types, memory, strides, history, threads, batch mates, empty axes, refusals."""
+"""Cases of EXEC and VAL: types, memory, strides, threads, batch mates, empty axes, refusals."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 def cases() -> Iterator[Case]:
     yield from facts()
     yield from layouts()
-    yield from history()
+    yield from repeats()
     yield from batches()
     yield from empty_axes()
     yield from refusals()
@@ -60,26 +60,8 @@ def layouts() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def history() -> Iterator[Case]:
-    def again() -> tuple[Request, ...]:
-        first = plain(620, **ONE_SIZE)
-        return first, plain(621, **ONE_SIZE), first, plain(622, **{**ONE_SIZE, "n": 3, "m": 3}), first
-
-    yield case("MHA-EXEC-5", "A, B, A", again, level="smoke")
-
-    def other_values() -> tuple[Request, ...]:
-        first = plain(623, **ONE_SIZE)
-        query, key, value = first.operands
-        other = replace(first, operands=(query, key, value / 2))
-        return first, other, first
-
-    yield case("MHA-EXEC-5", "the same query and key, other values", other_values)
-
-    def rescaled() -> tuple[Request, ...]:
-        first = plain(620, **ONE_SIZE)
-        return first, replace(first, options={"scale": 2.0}), first
-
-    yield case("MHA-EXEC-5", "two scales", rescaled, features=("scale",))
+def repeats() -> Iterator[Case]:
+    """EXEC-7 and 8: at once, and once more."""
 
     def threads() -> tuple[Request, ...]:
         return tuple(plain(630 + at, **{**ONE_SIZE, "n": 48, "m": 48}) for at in range(6))
@@ -118,8 +100,9 @@ def empty_axes() -> Iterator[Case]:
         lambda: plain(661, **ONE_SIZE, d=0, d_v=3),
         features=("d_v",),
         level="smoke",
+        beside=("MHA-ATTN-7",),
     )
-    yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",))
+    yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",), beside=("MHA-ATTN-7",))
 
 
 def refusals() -> Iterator[Case]:

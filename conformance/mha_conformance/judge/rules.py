@@ -1,13 +1,13 @@
 """The rules by which replies are judged: within the bound, in agreement, bit for bit, refused, or well behaved."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
-from mha_conformance.cases.case import Case, Rule
+from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
@@ -93,6 +93,49 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply lies within the bound of the first request's truth: what differs between the requests must not matter."""
     first = truths(case, profile)[0]
     return _farthest([_compare(reply, first, profile) for reply in replies])
+
+
+def history(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """What was right at first stays right, and a request that is made again gets the same answer (MHA-EXEC-5).
+
+    The first request of its shapes finds nothing that a cache could hold of it. If one of those is wrong already, the fault is
+    no matter of history, and other cases tell whose it is; then this one only looks whether equal requests are answered alike.
+    """
+    requests, known = case.make(), truths(case, profile)
+    found = [_compare(reply, truth, profile) for reply, truth in zip(replies, known, strict=True)]
+    first_of_shape: dict[Any, int] = {}
+    first_of_kind: dict[Any, int] = {}
+    for at, request in enumerate(requests):
+        first_of_shape.setdefault(_shapes(request), at)
+        first_of_kind.setdefault(_contents(request), at)
+    if all(found[at].holds for at in first_of_shape.values()):
+        for at, finding in enumerate(found):
+            if not finding.holds:
+                return replace(finding, reason=f"right at first, and wrong after other calls: call {at}: {finding.reason}")
+        return _farthest(found)
+    for at, request in enumerate(requests):
+        first = first_of_kind[_contents(request)]
+        if at == first or _malformed(replies[at], known[at]) or _malformed(replies[first], known[first]):
+            continue
+        for name, bound in known[at].bounds.items():
+            if name not in known[at].expected:
+                continue
+            one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
+            moved = _measure(name, other, one, 2 * bound, profile)
+            if np.isfinite(one).all() and not moved.holds:
+                return replace(moved, reason=f"call {at} is call {first} again, and its {name} is another")
+    return Finding(True)
+
+
+def _shapes(request: Request) -> Any:
+    """The shapes of all arrays of a request."""
+    return tuple(x.shape for x in request.operands), tuple((name, x.shape) for name, x in sorted(request.arrays.items()))
+
+
+def _contents(request: Request) -> Any:
+    """Everything that a request asks, but not where its arrays lie."""
+    arrays = (*enumerate(request.operands), *sorted(request.arrays.items()))
+    return _shapes(request), tuple(sorted(request.options.items())), tuple(x.tobytes() for _, x in arrays)
 
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -182,6 +225,7 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "as first": as_first,
     "same bits": same_bits,
     "hidden bits": hidden_bits,
+    "history": history,
     "refused": refused,
     "facts": well_behaved,
 }

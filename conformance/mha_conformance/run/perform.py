@@ -4,7 +4,7 @@ import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
 CONCURRENT = "MHA-EXEC-7"
+IN_PLACE = "in place"
+"""The layout of a request whose arrays overwrite those of the last one of the same shapes: same memory, other values."""
+Native: TypeAlias = tuple[list[Any], dict[str, Any]]
+"""Operands and options as the implementation takes them."""
 ALONE = "options "
 """The prefix of a layout that is meant for mask and bias alone."""
 
@@ -39,13 +43,18 @@ def perform(implementation: Implementation, case: Case) -> list[Reply]:
     if case.clause == CONCURRENT:
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(lambda request: answer(implementation, request), requests))
-    return [answer(implementation, request) for request in requests]
+    held: list[Native] = []
+    return [answer(implementation, request, held) for request in requests]
 
 
-def answer(implementation: Implementation, request: Request) -> Reply:
-    """Convert, call, convert back."""
+def answer(implementation: Implementation, request: Request, held: list[Native] | None = None) -> Reply:
+    """Convert, call, convert back. ``held`` keeps the arrays of a case alive, so that none is built where another one was."""
+    held = [] if held is None else held
     try:
         operands, options = prepared(implementation, request)
+        if request.layout == IN_PLACE:
+            operands, options = overwritten(operands, options, held)
+        held.append((operands, options))
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
@@ -101,7 +110,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
         with np.errstate(all="ignore"):
             values = np.asarray(x).astype(numpy_dtype(dtype))
         if request.target == "attention" and name in OPERANDS:
-            values = laid_out(values, "contiguous" if request.layout.startswith(ALONE) else request.layout, name)
+            values = laid_out(values, "contiguous" if request.layout.startswith((ALONE, IN_PLACE)) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
         elif name in ("mask", "bias") and request.layout.startswith(ALONE):
@@ -119,6 +128,28 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
     if implementation.native_offset is not None:
         options.pop("query_offset", None)
     return operands, options
+
+
+def overwritten(operands: list[Any], options: dict[str, Any], held: list[Native]) -> Native:
+    """These values in the arrays of the last call whose arrays had the same shapes. Raises ``Inexpressible``."""
+    new = _arrays(operands, options)
+    for old_operands, old_options in reversed(held):
+        old = _arrays(old_operands, old_options)
+        if {name: tuple(x.shape) for name, x in old.items()} != {name: tuple(x.shape) for name, x in new.items()}:
+            continue
+        try:
+            for name, x in new.items():
+                old[name][...] = x
+        except TypeError as error:  # arrays of JAX, for one, cannot be written
+            raise Inexpressible(f"its arrays cannot be overwritten: {error}") from error
+        return old_operands, {name: old.get(name, value) for name, value in options.items()}
+    raise ValueError("no call before has arrays of these shapes")
+
+
+def _arrays(operands: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Everything of a call that can be written over, by name."""
+    numbered = {f"operand {at}": x for at, x in enumerate(operands)}
+    return {**numbered, **{name: x for name, x in options.items() if hasattr(x, "shape")}}
 
 
 def _call(implementation: Implementation, request: Request, operands: list[Any], options: dict[str, Any]) -> Any:
