@@ -31,6 +31,7 @@ from mha_conformance.cases import (
     nan,
     option_pairs,
     parts,
+    refusals,
     sizes,
     tiles,
 )
@@ -39,20 +40,8 @@ from mha_conformance.cases.case import Case, Level, Request
 __all__ = ["Case", "Level", "Request", "catalogue"]
 
 BY_CLAUSE = (
-    execution,
-    history,
-    attention,
-    masks,
-    bands,
-    lengths,
-    compositions,
-    emptiness,
-    hidden,
-    nan,
-    heads,
-    auxiliary,
-    layer,
-)
+    refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
+)  # fmt: skip
 CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory)
 NUMBERS = (exactness, large)
 

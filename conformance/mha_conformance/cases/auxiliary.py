@@ -26,6 +26,13 @@ def cases() -> Iterator[Case]:
         features=("weights",),
         level="smoke",
     )
+    for flags in ({}, WEIGHTS, LSE, {**WEIGHTS, **LSE}):
+        named = tuple(name.removeprefix("return_") for name in flags)
+        yield case(
+            "MHA-AUX-11", f"the result with {' and '.join(named) or 'nothing beside'}",
+            lambda flags=flags: Request((query, key, value), "float32", options=flags), features=named, rule="facts",
+            group="contract", level="smoke", beside=describing(named),
+        )  # fmt: skip
     for h_kv in (2,):
         for clause, flags, feature in (("MHA-AUX-1", WEIGHTS, "weights"), ("MHA-AUX-5", LSE, "lse")):
 

@@ -8,6 +8,8 @@ Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
 Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "history", "refused", "facts"]
 
+AS_LIST = "list"
+"""In place of a dtype: a Python list and no array."""
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 
 

@@ -21,6 +21,11 @@ DESCRIBED_BY: Mapping[str, frozenset[str]] = {
 }
 """One of these clauses is enough to know what the feature means."""
 
+DTYPE_BY: Mapping[str, str] = {
+    "float64": "MHA-NUM-2", "float32": "MHA-NUM-11", "float16": "MHA-NUM-3", "bfloat16": "MHA-NUM-3",
+}  # fmt: skip
+"""The clause that says how exactly a dtype is computed."""
+
 
 def describing(features: Iterable[str]) -> frozenset[str]:
     """The clauses that describe the features: what a case has ``beside`` its clause when it happens to use them."""

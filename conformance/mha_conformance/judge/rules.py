@@ -187,13 +187,17 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
     for reply in replies:
         if reply.status == "ok":
             return Finding(False, "accepted, though it must be refused", np.inf)
+        if case.clause == "MHA-VAL-22":
+            if not reply.facts.get("teaches"):
+                return Finding(False, f"does not say clause, given, expected and what to do: {reply.error}", np.inf)
+            continue
         if reply.clause not in (None, case.clause):
             return Finding(False, f"refused for {reply.clause}: {reply.error}", np.inf)
     return Finding(True, ratio=0.0)
 
 
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
-    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5)."""
+    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
     p = PROFILES[profile]
     for request, reply in zip(case.make(), replies, strict=True):
         query, _, value = request.operands
@@ -212,11 +216,17 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
             "MHA-EXEC-2": [f"{name} was modified" for name in facts["modified"]],
             "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
             "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
+            "MHA-AUX-11": [] if facts["form"] == _asked_form(request) else [f"the result is {facts['form']}"],
             "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
         }[case.clause]
         if wrong:
             return Finding(False, "; ".join(wrong), np.inf)
     return Finding(True, ratio=0.0)
+
+
+def _asked_form(request: Request) -> Any:
+    asked = tuple(name for name in ("weights", "lse") if request.options.get(f"return_{name}"))
+    return ("output", *asked) if asked else "array"
 
 
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {

@@ -199,8 +199,8 @@ def _absent(case: Case, about: dict[str, Any]) -> str:
     for target in {request.target for request in case.make()} - {"attention"}:
         if not about[target]:
             return f"there is no function for {target}"
-    if case.rule == "refused" and not about["doors"] and case.clause in NAMED_BY_OUR_DOOR:
-        return "the names and forms of these arguments are those of this project's door"
+    if not about["doors"] and case.clause in NAMED_BY_OUR_DOOR:
+        return "the names and forms of these arguments and results are those of this project's door"
     if case.rule == "refused" and frozenset({"mask", "bias"}) in about["excludes"] and any(map(_mistaken, case.make())):
         return "mask and bias are one argument, which its dtype tells apart"
     if about["heads_mix"] and any(np.isnan(x).any() for request in case.make() for x in request.operands):
@@ -215,6 +215,8 @@ def _mistaken(request: Request) -> bool:
 
 
 NAMED_BY_OUR_DOOR = (
+    "MHA-VAL-1",
+    "MHA-VAL-3",
     "MHA-VAL-11",
     "MHA-VAL-12",
     "MHA-VAL-13",
@@ -223,6 +225,10 @@ NAMED_BY_OUR_DOOR = (
     "MHA-VAL-16",
     "MHA-VAL-17",
     "MHA-VAL-18",
+    "MHA-VAL-19",
+    "MHA-VAL-20",
+    "MHA-VAL-22",
+    "MHA-AUX-11",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.case import AS_LIST, Case, Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype, to_host
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_core import Projections, Unsupported
@@ -67,7 +67,8 @@ def answer(implementation: Implementation, request: Request, held: list[Native] 
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
-        return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
+        words = f"{type(error).__name__}: {error}"
+        return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
         return _reply(implementation, request, operands, given, before, state, result)
     except Exception as error:
@@ -90,6 +91,7 @@ def _reply(
         "state": global_state() == state,
         "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
         "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
+        "form": _form(result),
     }
     host = [None if x is None else to_host(x) for x in (output, weights, lse)]
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
@@ -107,6 +109,8 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
     }
 
     def native(name: str, x: Any, dtype: str) -> Any:
+        if dtype == AS_LIST:
+            return np.asarray(x).tolist()
         with np.errstate(all="ignore"):
             values = np.asarray(x).astype(numpy_dtype(dtype))
         if request.target == "attention" and name in OPERANDS:
@@ -119,8 +123,12 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
 
     if request.target == "merge":
         wide = "float64" if request.dtype == "float64" else "float32"
-        return [native(f"part {at}", x, wide if at % 2 else request.dtype) for at, x in enumerate(request.operands)], {}
-    operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
+        names = [f"part {at}" for at in range(len(request.operands))]
+        parts = {name: wide if at % 2 else request.dtype for at, name in enumerate(names)} | dict(request.dtypes)
+        return [native(name, x, parts[name]) for name, x in zip(names, request.operands, strict=True)], {}
+    operands = [
+        native(name, x, request.dtypes.get(name, request.dtype)) for name, x in zip(OPERANDS, request.operands, strict=True)
+    ]
     options = {name: native(name, x, request.dtypes.get(name, kinds[name])) for name, x in request.arrays.items()}
     options |= request.options
     if request.target == "layer":
@@ -171,6 +179,20 @@ def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:
     if isinstance(result, tuple):
         return (*result, None, None, None)[:3]
     return result, None, None
+
+
+def _form(result: Any) -> Any:
+    """ "array", or the names of a named tuple's fields that are not None; of anything else its type (MHA-AUX-11)."""
+    if hasattr(result, "dtype"):
+        return "array"
+    fields = getattr(result, "_fields", None)
+    return type(result).__name__ if fields is None else tuple(name for name in fields if getattr(result, name) is not None)
+
+
+def _teaches(error: Exception) -> bool:
+    """Whether a refusal says which clause, what was given, what was expected and what to do (MHA-VAL-22)."""
+    parts = [getattr(error, part, None) for part in ("clause", "given", "expected", "do")]
+    return isinstance(error, ValueError) and all(part and str(part) in str(error) for part in parts)
 
 
 def _shared(output: Any, x: Any) -> bool:
