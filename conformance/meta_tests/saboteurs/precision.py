@@ -112,4 +112,4 @@ class WideProjectionsCoarse(Honest):
 class IntegerRoot(Honest):
     def scale(self, call):
         d = call.query.shape[-1]
-        return 1 / math.isqrt(d) if d and call.scale == d**-0.5 else call.scale
+        return 1 / math.isqrt(d) if d and math.isclose(call.scale, d**-0.5) else call.scale

@@ -1,7 +1,7 @@
 """The catalogue: every case of the suite, in the order of its chapters.
 
 First each clause by itself, in the order of the text; then what crosses axes, which a kernel can get right alone and wrong together
-with something else; last the numbers and the sizes of level full.
+with something else, the last of it drawn by lot; then the numbers, and the sizes of level full.
 """
 
 from collections import Counter
@@ -14,10 +14,12 @@ from mha_conformance.cases import (
     bands,
     broadcasting,
     compositions,
+    drawn,
     dtypes,
     emptiness,
     exactness,
     execution,
+    far_apart,
     far_numbers,
     heads,
     hidden,
@@ -42,8 +44,8 @@ __all__ = ["Case", "Level", "Request", "catalogue"]
 BY_CLAUSE = (
     refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
 )  # fmt: skip
-CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory)
-NUMBERS = (exactness, large)
+CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory, drawn)
+NUMBERS = (exactness, large, far_apart)
 
 
 @lru_cache(maxsize=1)

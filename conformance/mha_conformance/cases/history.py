@@ -39,8 +39,8 @@ def cases() -> Iterator[Case]:
 
 def two(name: str, calls: Calls, used: tuple[str, ...], at: int, layout: str = "contiguous") -> Case:
     """A case of the two calls in arrays of their own, or in memory that is written over."""
-    one_size = {"batch": (5,), "h": 8, "n": 4, "m": 19 + at, "d": 6}
-    other_size = {"batch": (7,), "h": 10, "n": 6, "m": 20 + at, "d": 10}
+    one_size = {"batch": (5,), "h": 8, "n": 4, "m": 19 + at, "d": 8}
+    other_size = {"batch": (7,), "h": 10, "n": 6, "m": 20 + at, "d": 8}
 
     def asked() -> tuple[Request, ...]:
         (a, b), (a_other, b_other) = calls(one_size), calls(other_size)

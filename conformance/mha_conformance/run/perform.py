@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from mha_conformance.cases.case import AS_LIST, Case, Request
-from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype, to_host
+from mha_conformance.run.arrays import Inexpressible, NoRoom, laid_out, numpy_dtype, to_host
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_core import Projections, Unsupported
 from mha_spec.call import dtype_name
@@ -28,7 +28,7 @@ ALONE = "options "
 class Reply:
     """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
 
-    status: Literal["ok", "refused", "unsupported", "inexpressible"]
+    status: Literal["ok", "refused", "unsupported", "inexpressible", "no room"]
     output: Any = None
     weights: Any = None
     lse: Any = None
@@ -57,6 +57,8 @@ def answer(implementation: Implementation, request: Request, held: list[Native] 
         held.append((operands, options))
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
+    except NoRoom as error:
+        return Reply("no room", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
     before = {name: to_host(x).tobytes() for name, x in given.items()}
     state = global_state()
