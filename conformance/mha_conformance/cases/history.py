@@ -93,7 +93,7 @@ def changed(name: str, x: Any) -> Any:
 
 
 def remains() -> Iterator[Case]:
-    """A small call after a large one of zeros, and after a large one of large numbers: it must not see what these left behind."""
+    """A small call after a large one of zeros, and after a large one of other numbers: it must not see what these left behind."""
     for option in ("nothing", "mask", "bias", "lengths"):
         names = () if option == "nothing" else (option,)
 
@@ -102,7 +102,7 @@ def remains() -> Iterator[Case]:
             large = request(names, batch=(3,), h=4, n=29, m=43, d=26, seed=121)
             query, key, value = large.operands
             quiet = replace(large, operands=(query, key * 0, value * 0))
-            loud = replace(large, operands=(query, key * 0 + 1024, value * 0 + 4096))
+            loud = replace(large, operands=(query, key * 0 + 1, value * 0 + 64))
             return quiet, small, loud, small
 
         used = features(*names)
