@@ -216,6 +216,7 @@ def _mistaken(request: Request) -> bool:
 
 NAMED_BY_OUR_DOOR = (
     "MHA-VAL-1",
+    "MHA-VAL-2",
     "MHA-VAL-3",
     "MHA-VAL-11",
     "MHA-VAL-12",
