@@ -30,12 +30,12 @@ def cases() -> Iterator[Case]:
 def composed(names: tuple[str, ...], hiders: Iterable[Hider], level: Level = "core", emptied: bool = False) -> Case:
     """A case of several ways to hide at once, where some rows may come out ``emptied``."""
     hider = together(hiders)
-    also_by_mask = len(names) > 2 or names in (("mask", "bias"), ("mask", "causal"))
+    also_by_mask = len(names) > 2 or names == ("mask", "bias") or (names[0] == "mask" and names[1].startswith("causal"))
 
     def make() -> Request:
         return Request(coded(5, hider.m, spread=1.0, items=2, h=2), "float32", arrays=hider.arrays, options=hider.options)
 
     return case(
         "MHA-MASK-14" if also_by_mask else "MHA-MASK-1", " and ".join(names), make, features=hider.features, level=level,
-        beside=("MHA-MASK-15",) if emptied else (),
+        beside=("MHA-MASK-15", "MHA-MASK-16") if emptied else (),
     )  # fmt: skip

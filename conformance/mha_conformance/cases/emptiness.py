@@ -51,6 +51,7 @@ def cases() -> Iterator[Case]:
             empty,
             features=features,
             level="core" if name in aligned else "smoke",
+            beside=("MHA-MASK-14",) if name in aligned else (),
         )
 
         def with_sink(empty: Callable[[], Request] = empty) -> Request:
@@ -59,7 +60,7 @@ def cases() -> Iterator[Case]:
 
         yield case(
             "MHA-MASK-17", f"{name}, with sinks", with_sink, features=(*features, "sink"), level="smoke" if first else "core",
-            beside=describing(features),
+            beside=describing(features).union(("MHA-MASK-1", "MHA-MASK-14", "MHA-MASK-16") if name in aligned else ()),
         )  # fmt: skip
 
     def lse_of_sinks() -> Request:

@@ -120,4 +120,4 @@ def contents() -> Iterator[Case]:
         def asked(arrays: Any = arrays, options: Any = options) -> Request:
             return Request((query, key, value), "float32", arrays=arrays, options=options)
 
-        yield case("MHA-VAL-21", name, asked, features=features, level="smoke")
+        yield case("MHA-VAL-21", name, asked, features=features, level="smoke", beside=("MHA-MASK-16",))
