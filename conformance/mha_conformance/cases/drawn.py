@@ -24,8 +24,9 @@ DTYPES = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
 LAYOUTS = ("contiguous",) * 4 + ("transposed", "heads inside positions", "padded", "every second", "reversed", "value only")
 BESIDE = frozenset(
     {
-        "MHA-ATTN-8", "MHA-ATTN-9", "MHA-HEAD-1", "MHA-HEAD-2", "MHA-HEAD-3", "MHA-HEAD-4", "MHA-EXEC-4", "MHA-EXEC-12", "MHA-MASK-1", "MHA-MASK-4",
-        "MHA-MASK-5", "MHA-MASK-9", "MHA-MASK-11", "MHA-MASK-14", "MHA-MASK-15", "MHA-MASK-16", "MHA-MASK-17", "MHA-AUX-2", "MHA-AUX-6",
+        "MHA-ATTN-8", "MHA-ATTN-9", "MHA-HEAD-1", "MHA-HEAD-2", "MHA-HEAD-3", "MHA-HEAD-4", "MHA-EXEC-4", "MHA-EXEC-12", "MHA-MASK-1",
+        "MHA-MASK-4", "MHA-MASK-5", "MHA-MASK-9", "MHA-MASK-11", "MHA-MASK-14", "MHA-MASK-15", "MHA-MASK-16", "MHA-MASK-17",
+        "MHA-AUX-2", "MHA-AUX-6",
     }
 )  # fmt: skip
 """What a lot may bring together beside its options: sizes, axes, layouts, and rows that see nothing."""
