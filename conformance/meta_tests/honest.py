@@ -83,7 +83,7 @@ class Honest:
     def query_positions(self, call: Call) -> Any:
         offset = self.offset(call)
         offset = np.asarray(offset)[..., None, None, None] if np.ndim(offset) else offset
-        return offset + np.arange(call.query.shape[-2])[:, None]
+        return np.clip(offset, -(2**62), 2**62) + np.arange(call.query.shape[-2])[:, None]
 
     def offset(self, call: Call) -> Any:
         return call.query_offset

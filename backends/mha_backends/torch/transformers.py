@@ -108,8 +108,8 @@ def _hidden(
         if causal is not False or window is not None:
             raise Unsupported(
                 "torch", f"no mask from {_kind(module)}, whose is_causal is {causal} and whose sliding_window is {window}",
-                "a mask, or is_causal = False and no window: None would be causal to one implementation and full to another. Call the whole "
-                "model, which makes the mask, or give a boolean one of four axes",
+                "a mask, or is_causal = False and no window: None would be causal to one implementation and full to another. Call the "
+                "whole model, which makes the mask, or give a boolean one of four axes",
             )  # fmt: skip
     options = {}
     if mask is not None and mask.dtype == torch.bool:

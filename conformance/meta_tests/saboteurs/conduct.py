@@ -135,7 +135,7 @@ def accepts(clause):
                 except ValueError as error:
                     if getattr(error, "clause", None) != clause:
                         raise
-                    return np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+                    return np.zeros((*query.shape[:-1], np.shape(value)[-1]), query.dtype)
 
             return {**found, "attention": lenient}
 

@@ -12,7 +12,9 @@ from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
-from mha_conformance.cli import weights as weights_command
+from mha_conformance.cli.outputs import Outputs
+from mha_conformance.cli.vectors import vectors
+from mha_conformance.cli.weights import weights
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -24,7 +26,11 @@ app = typer.Typer(
     "Exit codes: 0 all holds, 1 something does not, 2 could not run, 3 a defect of the suite.",
 )
 
+app.add_typer(vectors, name="vectors")
+app.add_typer(weights, name="weights")
+
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")]
 OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A clause such as MHA-MASK-2.")]
 
 
@@ -100,17 +106,15 @@ def conform(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report; - for standard output.")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
+    html: Html = None,
     issue: Annotated[
         Path | None, typer.Option("--issue", metavar="FILE", help="Write what is blamed as Markdown, ready for an issue.")
     ] = None,
 ) -> None:
     """Judge an implementation by the specification: which clause it breaks, where, and how to see it again."""
-    for file in (json, junit, issue):
-        if file is not None and not file.absolute().parent.is_dir():
-            terminal.could_not_run(f"no folder {file.parent} to write {file.name} in")
     target = _target(name, arrays, device, layout, claims)
     chosen = _selection(level, clause, case, first)
-    conform_command.conform(target, chosen, workers, timeout, json, junit, issue)
+    conform_command.conform(target, chosen, workers, timeout, Outputs(json, junit, html, issue))
 
 
 Arrays = Annotated[str, typer.Option(help="For a callable: numpy, torch, jax, cupy or array_api_strict.")]
@@ -140,9 +144,12 @@ def diff(
 
 
 @app.command()
-def report(files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")]) -> None:
-    """Compare reports: the cases on which they differ, and their verdicts."""
-    conform_command.compare(files)
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="A.json B.json", help="Files that --json wrote.")],
+    html: Html = None,
+) -> None:
+    """Compare reports: the cases on which they differ, and their verdicts; or see them side by side in one page."""
+    conform_command.compare(files, html)
 
 
 @app.command()
@@ -189,34 +196,3 @@ def trace(
     """Show the six steps of multi-head attention on a sentence, with shapes and clauses, and what each head reads."""
     options = {"heads": heads, "d_model": d_model, "seed": seed, "positions": positions}
     trace_command.trace(sentence, npz, projections, options, svg, html, json)
-
-
-weights = typer.Typer(no_args_is_help=True, help="Carry a layer's matrices from one framework's format into another's.")
-app.add_typer(weights, name="weights")
-HEADS = "How many query heads; where the format's arrays do not say."
-
-
-@weights.command()
-def formats() -> None:
-    """List the formats, and what has to be said beside their arrays."""
-    weights_command.formats()
-
-
-@weights.command()
-def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A .safetensors or .npz file with the layer.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .safetensors or .npz.")],
-    read_as: Annotated[str, typer.Option("--from", metavar="FORMAT", help="A format of `mha weights formats`.")],
-    write_as: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Another one.")],
-    heads: Annotated[int | None, typer.Option(help=HEADS)] = None,
-    kv_heads: Annotated[int | None, typer.Option(help="How many key heads; where the format asks for it.")] = None,
-    prefix: Annotated[str, typer.Option(help="What the layer's names begin with, as in encoder.layer.0.attention.")] = "",
-    to_prefix: Annotated[str, typer.Option(help="What the names that are written begin with.")] = "",
-    leave_out: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="An array under the prefix that is no part of the layer; repeatable."),
-    ] = None,
-) -> None:
-    """Convert one layer. A name that is missing or left over, and a shape that does not fit, are refused."""
-    needs = {"heads": heads, "kv_heads": kv_heads}
-    weights_command.convert(source, target, read_as, write_as, needs, (prefix, to_prefix), leave_out or [])

@@ -4,44 +4,42 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from mha_conformance.cli.codes import Code
-from mha_conformance.cli.terminal import as_json as print_json
+from mha_conformance.cli.outputs import Outputs, can_be_written
 from mha_conformance.cli.terminal import console, could_not_run, say, table
 from mha_conformance.judge.judge import UNCLAIMED
 from mha_conformance.judge.verdict import FAILING
-from mha_conformance.report import document, junit
+from mha_conformance.report import document, html
 from mha_conformance.report.diagnosis import diagnosis
-from mha_conformance.report.issue import issue
 from mha_conformance.run.conform import CannotRun, Selection
 from mha_conformance.run.conform import conform as run
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.results import Report
 
 
-def conform(
-    target: Target, selection: Selection, workers: int, timeout: float, json: Path | None, junit_file: Path | None,
-    issue_file: Path | None,
-) -> None:  # fmt: skip
+def conform(target: Target, selection: Selection, workers: int, timeout: float, outputs: Outputs) -> NoReturn:
+    outputs.check()
     try:
         report = _run(target, selection, workers, timeout)
     except CannotRun as error:
         could_not_run(str(error))
-    if json is not None and str(json) == "-":
-        print_json(document.as_json(report))
-    else:
+    conclude(report, outputs)
+
+
+def conclude(report: Report, outputs: Outputs) -> NoReturn:
+    """Say and write what a run found, and end with its exit code."""
+    if not outputs.to_a_program:
         _print(report)
-        if json is not None:
-            document.write(report, json)
-    if junit_file is not None:
-        junit.write(report, junit_file)
-    if issue_file is not None:
-        issue_file.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")
+    outputs.write(report)
     if any(v.status == "ERROR" for v in report.verdicts):
         raise typer.Exit(Code.DEFECT)
+    if report.missing and not report.blame:
+        raise typer.Exit(Code.NOT_RUN)
     raise typer.Exit(Code.HOLDS if report.conforms else Code.FAILS)
 
 
@@ -107,12 +105,15 @@ def _left_out(report: Report) -> Counter[str]:
     return Counter(together if reason.startswith(UNCLAIMED) else reason for reason in sorted(reasons))
 
 
-def compare(files: Sequence[Path]) -> None:
-    """Where reports differ, case by case; and their verdicts."""
+def compare(files: Sequence[Path], html_file: Path | None = None) -> None:
+    """Where reports differ, case by case; and their verdicts. ``html_file`` gets them side by side."""
+    can_be_written([] if html_file is None else [html_file], read=files)
     try:
         reports = [document.read(file) for file in files]
     except (OSError, ValueError) as error:
         could_not_run(str(error))
+    if html_file is not None:
+        html.write(reports, html_file, [file.name for file in files])
     if len({report["spec_version"] for report in reports}) > 1:
         say("these reports judge by different versions of the specification", "yellow")
     for report in reports:
@@ -125,7 +126,7 @@ def compare(files: Sequence[Path]) -> None:
     ]
     if rows:
         say("")
-        table(("case", *(f"{at}: {report['name']}" for at, report in enumerate(reports))), rows)
+        table(("case", *(f"{html.letter(at)} {report['name']}" for at, report in enumerate(reports))), rows)
     else:
         say("no case differs")
     raise typer.Exit(Code.HOLDS if all(report["conforms"] for report in reports) else Code.FAILS)

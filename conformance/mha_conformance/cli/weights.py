@@ -3,9 +3,10 @@
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from mha_conformance.cli.terminal import could_not_run, say, table
 from mha_core.weights import FORMATS, Format, under
@@ -16,7 +17,12 @@ SUFFIXES = (".safetensors", ".npz")
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
+weights = typer.Typer(no_args_is_help=True, help="Carry a layer's matrices from one framework's format into another's.")
+
+
+@weights.command()
 def formats() -> None:
+    """List the formats, and what has to be said beside their arrays."""
     rows = [
         (form.name, ", ".join(f"--{need.replace('_', '-')}" for need in form.needs) or "-", form.holds)
         for form in FORMATS.values()
@@ -24,12 +30,24 @@ def formats() -> None:
     table(("format", "needs", "holds"), rows)
 
 
+@weights.command()
 def convert(
-    source: Path, target: Path, read_as: str, write_as: str, needs: dict[str, int | None], prefixes: tuple[str, str],
-    leave_out: list[str],
-) -> None:  # fmt: skip
-    """``needs`` are heads and kv_heads, None where not given; ``prefixes`` of the names in the source and in the target."""
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A .safetensors or .npz file with the layer.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .safetensors or .npz.")],
+    read_as: Annotated[str, typer.Option("--from", metavar="FORMAT", help="A format of `mha weights formats`.")],
+    write_as: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Another one.")],
+    heads: Annotated[int | None, typer.Option(help="How many query heads; where the format asks for it.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="How many key heads; where the format asks for it.")] = None,
+    prefix: Annotated[str, typer.Option(help="What the layer's names begin with, as in encoder.layer.0.attention.")] = "",
+    to_prefix: Annotated[str, typer.Option(help="What the names that are written begin with.")] = "",
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An array under the prefix that is no part of the layer; repeatable."),
+    ] = None,
+) -> None:
+    """Convert one layer. A name that is missing or left over, and a shape that does not fit, are refused."""
     reading, writing = _format(read_as), _format(write_as)
+    needs = (("heads", heads), ("kv_heads", kv_heads))
     for file in (source, target):
         if file.suffix not in SUFFIXES:
             could_not_run(f"given {file.name}; expected a file that ends in {' or '.join(SUFFIXES)}")
@@ -38,9 +56,9 @@ def convert(
     if not target.absolute().parent.is_dir():
         could_not_run(f"no folder {target.parent} to write {target.name} in")
     try:
-        arrays = under(_read(source, prefixes[0]), prefixes[0], leave_out)
-        projections = reading.read(arrays, **{name: n for name, n in needs.items() if n is not None})
-        written = {prefixes[1] + name: np.ascontiguousarray(x) for name, x in writing.write(projections).items()}
+        arrays = under(_read(source, prefix), prefix, leave_out or ())
+        projections = reading.read(arrays, **{name: n for name, n in needs if n is not None})
+        written = {to_prefix + name: np.ascontiguousarray(x) for name, x in writing.write(projections).items()}
     except Violation as error:
         could_not_run(f"{source.name}: {error}")
     _write(target, written)

@@ -38,6 +38,8 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True)
         for reply in replies:
             if reply.status == "inexpressible":
                 return verdict(case, "NOT_EXPRESSIBLE", reply.error)
+            if reply.status == "no room":
+                return verdict(case, "NOT_RUN", reply.error)
             if reply.status != "ok":
                 return verdict(case, "FAIL", f"claimed, but refused: {reply.error}", float("inf"))
     finding = RULES[case.rule](case, replies, profile)

@@ -1,13 +1,13 @@
 """The rules by which replies are judged: within the bound, in agreement, bit for bit, refused, or well behaved."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
-from mha_conformance.cases.case import Case, Rule
+from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
@@ -95,6 +95,49 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _farthest([_compare(reply, first, profile) for reply in replies])
 
 
+def history(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """What was right at first stays right, and a request that is made again gets the same answer (MHA-EXEC-5).
+
+    The first request of its shapes finds nothing that a cache could hold of it. If one of those is wrong already, the fault is
+    no matter of history, and other cases tell whose it is; then this one only looks whether equal requests are answered alike.
+    """
+    requests, known = case.make(), truths(case, profile)
+    found = [_compare(reply, truth, profile) for reply, truth in zip(replies, known, strict=True)]
+    first_of_shape: dict[Any, int] = {}
+    first_of_kind: dict[Any, int] = {}
+    for at, request in enumerate(requests):
+        first_of_shape.setdefault(_shapes(request), at)
+        first_of_kind.setdefault(_contents(request), at)
+    if all(found[at].holds for at in first_of_shape.values()):
+        for at, finding in enumerate(found):
+            if not finding.holds:
+                return replace(finding, reason=f"right at first, and wrong after other calls: call {at}: {finding.reason}")
+        return _farthest(found)
+    for at, request in enumerate(requests):
+        first = first_of_kind[_contents(request)]
+        if at == first or _malformed(replies[at], known[at]) or _malformed(replies[first], known[first]):
+            continue
+        for name, bound in known[at].bounds.items():
+            if name not in known[at].expected:
+                continue
+            one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
+            moved = _measure(name, other, one, 2 * bound, profile)
+            if np.isfinite(one).all() and not moved.holds:
+                return replace(moved, reason=f"call {at} is call {first} again, and its {name} is another")
+    return Finding(True)
+
+
+def _shapes(request: Request) -> Any:
+    """The shapes of all arrays of a request."""
+    return tuple(x.shape for x in request.operands), tuple((name, x.shape) for name, x in sorted(request.arrays.items()))
+
+
+def _contents(request: Request) -> Any:
+    """Everything that a request asks, but not where its arrays lie."""
+    arrays = (*enumerate(request.operands), *sorted(request.arrays.items()))
+    return _shapes(request), tuple(sorted(request.options.items())), tuple(x.tobytes() for _, x in arrays)
+
+
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
     return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
@@ -144,13 +187,17 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
     for reply in replies:
         if reply.status == "ok":
             return Finding(False, "accepted, though it must be refused", np.inf)
+        if case.clause == "MHA-VAL-22":
+            if not reply.facts.get("teaches"):
+                return Finding(False, f"does not say clause, given, expected and what to do: {reply.error}", np.inf)
+            continue
         if reply.clause not in (None, case.clause):
             return Finding(False, f"refused for {reply.clause}: {reply.error}", np.inf)
     return Finding(True, ratio=0.0)
 
 
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
-    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5)."""
+    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
     p = PROFILES[profile]
     for request, reply in zip(case.make(), replies, strict=True):
         query, _, value = request.operands
@@ -169,11 +216,17 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
             "MHA-EXEC-2": [f"{name} was modified" for name in facts["modified"]],
             "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
             "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
+            "MHA-AUX-11": [] if facts["form"] == _asked_form(request) else [f"the result is {facts['form']}"],
             "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
         }[case.clause]
         if wrong:
             return Finding(False, "; ".join(wrong), np.inf)
     return Finding(True, ratio=0.0)
+
+
+def _asked_form(request: Request) -> Any:
+    asked = tuple(name for name in ("weights", "lse") if request.options.get(f"return_{name}"))
+    return ("output", *asked) if asked else "array"
 
 
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
@@ -182,6 +235,7 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "as first": as_first,
     "same bits": same_bits,
     "hidden bits": hidden_bits,
+    "history": history,
     "refused": refused,
     "facts": well_behaved,
 }

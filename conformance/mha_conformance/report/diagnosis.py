@@ -1,20 +1,25 @@
 """A failure in words: the clause and its sentence, the worst element, the pattern, and one command that shows it again."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mha_conformance.judge.verdict import Verdict, Worst
 from mha_conformance.report.document import command
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.shrunk import Shrunk
+from mha_conformance.vectors.coverage import folder
 from mha_spec.clauses import load
 
 
 def diagnosis(target: Target, v: Verdict, smallest: Shrunk | None = None) -> list[str]:
     """The lines; the first is the clause and the status. ``smallest`` is the same failure in the smallest call."""
     lines = [f"{v.clause} {v.status}", f"    {load()[v.clause].plain}", f"    case     {v.case}"]
-    lines += [f"    {label:<8} {words}" for label, words in _findings(v)]
+    seen = list(_findings(v))
     if smallest is not None and smallest.verdict.request != v.request:
-        lines += [f"    {label:<8} {words}" for label, words in _findings(smallest.verdict, first="smallest")]
+        seen += [said for said in _findings(smallest.verdict, first="smallest") if said not in seen]
+    lines += [f"    {label:<8} {words}" for label, words in seen]
+    if target.vectors is not None:
+        lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
     return [*lines, f"    again    {command(target, v.case)}"]
 
 

@@ -16,6 +16,7 @@ from mha_spec.clauses import load
 
 SCHEMA = Path(__file__).with_name("schema.json")
 FORMAT = 1
+_WRITTEN_BY = "`mha conform NAME --json FILE` writes one"
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -83,8 +84,12 @@ def reproduce(report: Report, verdict: Verdict) -> str:
 
 def command(target: Target, case: str) -> str:
     """The command that runs one case of a target."""
-    parts = ["mha", "conform", target.name, "--case", f"'{case}'"]
-    if ":" in target.name:
+    if target.vectors is not None:
+        parts = ["mha", "vectors", "check", shlex.quote(target.vectors), "--name", shlex.quote(target.name)]
+    else:
+        parts = ["mha", "conform", target.name]
+    parts += ["--case", f"'{case}'"]
+    if target.vectors is None and ":" in target.name:
         parts += ["--arrays", target.arrays] if target.arrays != "numpy" else []
         parts += ["--device", shlex.quote(target.device)] if target.device else []
         parts += ["--layout", target.layout] if target.layout != "bhnd" else []
@@ -97,8 +102,25 @@ def write(report: Report, path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A report file. Raises ``ValueError`` where it is none of this format."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    """A report file. Raises ``ValueError`` where it is none of this format, or lacks what every reader needs."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}; {_WRITTEN_BY}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"{path} is no report of format {FORMAT}; `mha conform NAME --json FILE` writes one")
+        raise ValueError(f"{path} is no report of format {FORMAT}; {_WRITTEN_BY}")
+    if missing := _missing(found):
+        raise ValueError(f"{path} is no whole report: {missing}; {_WRITTEN_BY}")
     return found
+
+
+def _missing(found: dict[str, Any]) -> str:
+    """What a report of this format cannot be read without, by name; "" where all is there."""
+    kinds = (("name", str), ("verdict", str), ("spec_version", str), ("conforms", bool), ("blame", list), ("cases", list))
+    if wrong := [name for name, kind in kinds if not isinstance(found.get(name), kind)]:
+        return f"without a proper {', '.join(wrong)}"
+    for part, names in (("blame", ("clause", "sentence", "case", "reproduce")), ("cases", ("case", "clause", "status"))):
+        for at, item in enumerate(found[part]):
+            if not isinstance(item, dict) or any(not isinstance(item.get(name), str) for name in names):
+                return f"{part}[{at}] lacks one of {', '.join(names)}"
+    return "" if found["cases"] else "it holds no case"

@@ -1,5 +1,7 @@
 """A failure as the text of an issue, in Markdown, ready to be sent to those who keep the implementation."""
 
+from pathlib import Path
+
 from mha_conformance.judge.verdict import Verdict
 from mha_conformance.report.diagnosis import worst_element
 from mha_conformance.report.document import command
@@ -32,3 +34,8 @@ def issue(report: Report, verdict: Verdict) -> str:
         f"with {libraries} on {report.provenance['platform']}."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def write(report: Report, path: Path) -> None:
+    """One issue for each failure that is blamed, with a line between them."""
+    path.write_text("\n---\n\n".join(issue(report, v) for v in report.blame), encoding="utf-8")

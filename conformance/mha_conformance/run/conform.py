@@ -80,7 +80,7 @@ def conform(
         reasons = [reason for reason, _ in Counter(v.reason for v in verdicts).most_common(3)]
         raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
     provenance = {
-        **_machine(),
+        **machine(),
         "libraries": about.libraries,
         "settings": about.settings,
         "kernels": dict(Counter(v.kernel for v in verdicts if v.kernel).most_common()),
@@ -147,7 +147,8 @@ def _verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
     return verdict(case, status, str(value), float("inf") if status != "ERROR" else None)
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Where and with what a report is made (MHA-CONF-10)."""
     return {
         "spec": SPEC_VERSION, "suite": package_version(), "constants": constants_hash(), "python": platform.python_version(),
         "platform": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),

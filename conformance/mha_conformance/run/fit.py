@@ -6,11 +6,11 @@ import numpy as np
 
 from mha_conformance.cases import Case, Request
 from mha_conformance.judge.judge import unclaimed
-from mha_conformance.run.perform import ALONE
+from mha_conformance.run.prepared import ALONE
 from mha_conformance.run.worker import About
 
-NAMED_BY_OUR_DOOR = tuple(f"MHA-VAL-{n}" for n in range(11, 19))
-"""Refusals of arguments whose names and forms are those of this project."""
+NAMED_BY_OUR_DOOR = (*(f"MHA-VAL-{n}" for n in (1, 2, 3, *range(11, 21), 22)), "MHA-AUX-11")
+"""Refusals and forms of arguments and results that are those of this project."""
 
 
 def not_judged(case: Case, about: About) -> str:
@@ -28,8 +28,8 @@ def _absent(case: Case, about: About) -> str:
     for target in {request.target for request in case.make()} - {"attention"}:
         if target not in about.functions:
             return f"there is no function for {target}"
-    if case.rule == "refused" and not about.doors and case.clause in NAMED_BY_OUR_DOOR:
-        return "the names and forms of these arguments are those of this project's door"
+    if not about.doors and case.clause in NAMED_BY_OUR_DOOR:
+        return "the names and forms of these arguments and results are those of this project's door"
     one_argument = frozenset({"mask", "bias"}) in about.declared.excludes
     if case.rule == "refused" and one_argument and any(map(_mistaken, case.make())):
         return "mask and bias are one argument, which its dtype tells apart"

@@ -26,7 +26,7 @@ class Target:
     """How to find an implementation; it travels to the process that runs it.
 
     ``name`` is a backend's name or ``module:callable``. ``arrays``, ``device`` and ``layout`` are for callables; ``claims`` is a
-    TOML file.
+    TOML file. Where ``vectors`` names a directory, the outputs that lie there are judged, and ``name`` is what the user calls them.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Target:
     device: str | None = None
     layout: str = "bhnd"
     claims: str | None = None
+    vectors: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,12 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        return self.judged > 0 and not any(v.status in FAILING for v in self.verdicts)
+        return self.judged > 0 and not self.missing and not any(v.status in FAILING for v in self.verdicts)
+
+    @property
+    def missing(self) -> int:
+        """How many claimed cases have no result to judge (MHA-CONF-8)."""
+        return sum(v.status == "NOT_RUN" for v in self.verdicts)
 
     @property
     def satisfied(self) -> dict[str, str | None]:
@@ -59,17 +64,24 @@ class Report:
             return f"not judged by MHA {SPEC_VERSION}: no case could be judged."
         if self.blame:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
-            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
+            return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}{self._missing}."
         profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
         asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
         every = {feature for case in catalogue() for feature in case.features}
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
         known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
+        verb = "is not known to conform" if self.missing else "conforms"
+        door = ", by its output files" if self.target.vectors is not None else ""
         return (
-            f"conforms to MHA {SPEC_VERSION}, profile {profiles}, for {asked}{strict}; determinism {self.claims.determinism}; "
-            f"not claimed: {left}{self._limits}{f'; listed as failing: {known}' if known else ''}."
+            f"{verb} to MHA {SPEC_VERSION}, profile {profiles}{door}, for {asked}{strict}; "
+            f"determinism {self.claims.determinism}; not claimed: {left}{self._limits}"
+            f"{f'; listed as failing: {known}' if known else ''}{self._missing}."
         )
+
+    @property
+    def _missing(self) -> str:
+        return f"; not run: {self.missing} claimed cases" if self.missing else ""
 
     @property
     def _limits(self) -> str:
