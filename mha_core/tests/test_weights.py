@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mha_backends.numpy import multi_head_attention
 from mha_backends.torch import MultiHeadAttention
-from mha_core import Projections, Violation
+from mha_core import Projections, Violation, weights
 from mha_core.weights import (
     FORMATS,
     Packed,
@@ -294,3 +294,10 @@ def test_one_layer_out_of_a_checkpoint():
         under(arrays, "layer.1.")
     with pytest.raises(Violation, match=r"MHA-PROJ-19.*'scale' to leave out"):
         under(arrays, "layer.0.attn.", ["scale"])
+
+
+def test_what_is_public_is_sorted_and_there():
+    assert list(weights.__all__) == sorted(
+        weights.__all__, key=lambda name: (name != name.upper(), not name[0].isupper(), name)
+    )
+    assert all(hasattr(weights, name) for name in weights.__all__)

@@ -9,7 +9,7 @@ from mha_core.weights.formats import FORMATS, Format
 from mha_core.weights.interleaved import from_interleaved, to_interleaved
 from mha_core.weights.linears import from_linears, to_linears
 from mha_core.weights.packed import Packed, from_packed, to_packed
-from mha_core.weights.per_head import from_per_head, to_per_head
+from mha_core.weights.per_head import PerHead, from_per_head, to_per_head
 from mha_core.weights.reading import under
 from mha_core.weights.tiled import from_tiled, to_tiled
 from mha_core.weights.torch_mha import from_torch_mha, to_torch_mha
@@ -18,6 +18,7 @@ __all__ = [
     "FORMATS",
     "Format",
     "Packed",
+    "PerHead",
     "from_interleaved",
     "from_linears",
     "from_packed",
