@@ -20,7 +20,7 @@ from mha_conformance.judge.blame import foundations
 from mha_conformance.judge.judge import STRICTEST_FIRST
 from mha_conformance.judge.truth import truth
 from mha_conformance.run.arrays import numpy_dtype
-from mha_conformance.run.conform import _misaligned
+from mha_conformance.run.fit import misaligned
 from mha_spec.clauses import load
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 
@@ -265,9 +265,7 @@ def test_no_other_case_has_the_sizes_of_a_history():
 def test_a_band_of_a_fixed_alignment_is_asked_for_everything(begins, band):
     """MHA-CONF-9 and MHA-CONF-13: a system that is bottom-right by nature gets as much as one that is top-left."""
     asked = {
-        case.clause
-        for case in catalogue()
-        if band in case.features and not _misaligned(case, {"native_offset": begins}) and case.wanted_at("core")
+        case.clause for case in catalogue() if band in case.features and not misaligned(case, begins) and case.wanted_at("core")
     }
     assert {f"MHA-MASK-{n}" for n in (1, 14, 16, 17, 18, 19, 20, 21)} <= asked
 
