@@ -22,7 +22,7 @@ CONSTANTS_VERSION: str = _READ["version"]
 """Changes whenever a number changes, and never in the commit that changes a kernel."""
 
 Grade: TypeAlias = Literal["RN", "ANY"]
-"""RN: every operation rounds to nearest. ANY: to nearest, toward zero, or at random."""
+"""RN: every operation rounds to nearest. ANY: to nearest, toward zero, or at random (MHA-NUM-19)."""
 
 
 @dataclass(frozen=True, slots=True)

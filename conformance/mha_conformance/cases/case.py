@@ -6,7 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
-Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "refused", "facts"]
+Rule: TypeAlias = Literal[
+    "bound", "agree", "as first", "same bits", "hidden bits", "refused", "facts", "statistics", "probable", "filter"
+]
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 

@@ -5,10 +5,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-Status: TypeAlias = Literal["PASS", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"]
+Status: TypeAlias = Literal[
+    "PASS", "SUSPECT", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"
+]
 
 FAILING = ("FAIL", "CRASH", "TIMEOUT")
-JUDGED = ("PASS", "XFAIL", *FAILING)
+JUDGED = ("PASS", "SUSPECT", "XFAIL", *FAILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Verdict:
     size: int = 0
     profiles: tuple[str, ...] = field(default=())
     """The profiles of this dtype whose bound the result keeps, strictest first."""
+    hypothesis: str = ""
+    """What is wrong, in words, where one known fault explains the whole error."""
 
 
 def pattern(wrong: Any, array: str) -> str:

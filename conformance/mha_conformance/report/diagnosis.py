@@ -15,4 +15,6 @@ def diagnosis(target: Target, v: Verdict) -> list[str]:
         lines.append(f"    worst    {w.array}{list(w.index)} = {w.got:.9g}, expected {w.expected:.9g} {room}")
     if v.pattern:
         lines.append(f"    where    {v.pattern}")
+    if v.hypothesis:
+        lines.append(f"    likely   {v.hypothesis}")
     return [*lines, f"    again    {command(target, v.case)}"]

@@ -110,7 +110,7 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     """What a claims file says takes the place of what was inferred. Unknown keys are refused."""
     known = {
         "features", "dtypes", "profiles", "strict", "determinism", "excludes", "native_offset", "environment", "measured_on", "version",
-        "layout", "heads_mix", "xfail",
+        "layout", "heads_mix", "xfail", "grade",
     }  # fmt: skip
     if unknown := set(declared) - known:
         raise ValueError(f"{target.claims}: unknown keys {sorted(unknown)}; known are {', '.join(sorted(known))}")
@@ -128,6 +128,7 @@ def _declare(found: Implementation, declared: dict[str, Any], target: Target) ->
     claims = replace(
         claims, features=frozenset(declared.get("features", claims.features)), dtypes=dtypes, profiles=profiles,
         strict=declared.get("strict", claims.strict), determinism=declared.get("determinism", claims.determinism),
+        grade=declared.get("grade", claims.grade),
     )  # fmt: skip
     return replace(
         found, claims=claims, excludes=tuple(frozenset(pair) for pair in declared.get("excludes", ())),
