@@ -93,6 +93,7 @@ _BACKEND = Backend(
         profiles=STRICTEST,
         strict=True,
         determinism="bit-exact",
+        grade="RN",
     ),
 )
 

@@ -11,9 +11,12 @@ import numpy as np
 
 from mha_spec.numerics_random import cut_scores
 from mha_spec.numerics_steps import Reals, both, growth, rescalings, u
-from mha_spec.profiles import COUNTS, TYPES, Profile
+from mha_spec.profiles import COUNTS, TYPES, Grade, Profile
 
 __all__ = ["Found", "filtered", "nuisances", "scale_budget", "weight_budget"]
+
+CONSTANTS = 3
+"""How many constants stand before a score, as in sigma: two roots of the scale, and log2(e)."""
 
 
 class Found(NamedTuple):
@@ -26,7 +29,8 @@ class Found(NamedTuple):
 def filtered(error: Reals, sigma: Reals, directions: Sequence[Reals], beside: Sequence[Reals]) -> list[Found]:
     """All of one shape -> one ``Found`` per direction, from weighted least squares over directions and nuisances together.
 
-    A direction that the ones before it and the nuisances already span is not told apart: it is found 0 times.
+    A deviation is that of sigma, or of what the fit leaves over where that is more. A direction that the ones before it and the
+    nuisances already span is not told apart: it is found 0 times.
     """
     use = np.isfinite(sigma) & (sigma > 0.0)
     w = 1.0 / sigma[use]
@@ -49,8 +53,11 @@ def filtered(error: Reals, sigma: Reals, directions: Sequence[Reals], beside: Se
         scale = np.linalg.norm(X, axis=0)
         q, r = np.linalg.qr(X / scale)
         inverse = np.linalg.inv(r)
-        times = inverse @ (q.T @ (error[use] * w))
-        spread = np.linalg.norm(inverse, axis=1)
+        y = error[use] * w
+        inside = q.T @ y
+        left = np.sum((y - q @ inside) ** 2) / max(len(y) - len(kept), 1)
+        times = inverse @ inside
+        spread = np.linalg.norm(inverse, axis=1) * np.sqrt(max(1.0, float(left)))
         for at, t, s, size in zip(kept, times, spread, scale, strict=True):
             found[at] = Found(float(t / size), float(t / s))
     return found[len(beside) :]
@@ -64,13 +71,18 @@ def nuisances(truth: Reals, p: Profile) -> tuple[Reals, Reals]:
     return truth, ulp * np.sign(truth)
 
 
-def scale_budget(d_k: int, p: Profile) -> float:
-    """By what part legal arithmetic may shrink every score alike: products, operands, constants and stored scores, all cut off."""
-    return sum(cut_scores(d_k, p)) * (COUNTS["float64_factor"] if p.io == "float64" else 1)
+def scale_budget(d_k: int, p: Profile, grade: Grade) -> float:
+    """By what part legal arithmetic may change every score alike.
+
+    RN: the scale, in two factors or one, and log2(e), each a constant off by up to u. ANY: all that cutting off may take.
+    """
+    of_constants = CONSTANTS * u(p.softmax)
+    part = of_constants if grade == "RN" else sum(cut_scores(d_k, p))
+    return part * (COUNTS["float64_factor"] if p.io == "float64" else 1)
 
 
 def weight_budget(m: int, d_k: int, largest_score: float, p: Profile) -> float:
-    """By what part legal arithmetic may change one weight of m."""
+    """By what part legal arithmetic of any grade may change one weight of m."""
     exponential = 2.0 * COUNTS["exp_ulps"] * (1 + rescalings(m)) * u(p.softmax)
     after = growth(np.asarray(float(m + rescalings(m))), p)
-    return float(both(after, exponential, scale_budget(d_k, p) * largest_score))
+    return float(both(after, exponential, scale_budget(d_k, p, "ANY") * largest_score))

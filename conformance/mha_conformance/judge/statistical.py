@@ -1,5 +1,6 @@
 """The rules of the designated sets: errors are counted together, over all replies of a case, and searched for a broken clause."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.judge.finding import Finding, malformed
-from mha_conformance.judge.hypothesis import STEP, hypotheses
+from mha_conformance.judge.hypothesis import STEP, ZEROS, Hypothesis, asked, hypotheses, peaked
 from mha_conformance.judge.truth import sigmas, truths
 from mha_conformance.judge.verdict import Worst
 from mha_conformance.run.perform import Reply
@@ -95,6 +96,31 @@ def _farthest(error: Any, sigma: Any, shapes: list[tuple[int, ...]]) -> tuple[in
     raise AssertionError("an element beyond the last output")
 
 
+class _Directions(NamedTuple):
+    """The faults that apply to all requests of a case, how each moves all outputs, and how a sharper peak does."""
+
+    faults: tuple[Hypothesis, ...]
+    moves: tuple[Any, ...]
+    peaks: Any
+
+
+@lru_cache(maxsize=16)
+def _directions(case: Case) -> _Directions:
+    requests = case.make()
+    right = [asked(call_of(request, request.operands)).output() for request in requests]
+    turned = [{h.sentence: h.wrong() for h in hypotheses(request)} for request in requests]
+
+    def moved(wrong: list[Any]) -> Any:
+        return np.concatenate([(x - o).ravel() for x, o in zip(wrong, right, strict=True)])
+
+    faults = tuple(
+        h for h in hypotheses(requests[0])
+        if all(h.sentence in wrong for wrong in turned) and h.sentence != ZEROS  # the output itself is a nuisance
+    )  # fmt: skip
+    moves = tuple(moved([wrong[h.sentence] for wrong in turned]) for h in faults)
+    return _Directions(faults, moves, moved([peaked(request) for request in requests]))
+
+
 def searched(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Finding:
     """No fault of the dictionary is in the error, beyond what arithmetic may do to any result (MHA-NUM-22)."""
     found = _together(case, replies, profile, grade)
@@ -102,35 +128,26 @@ def searched(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Fi
         return found
     if not found.posed:
         return NOT_POSED
-    requests = case.make()
-    faults = {h.sentence: h for h in hypotheses(requests[0])}
-    turned = [{h.sentence: h.wrong() for h in hypotheses(request)} for request in requests]
-    right = [truth.expected["output"] for truth in truths(case, profile)]
-    directions = {
-        name: np.concatenate([(wrong[name] - o).ravel() for wrong, o in zip(turned, right, strict=True)])
-        for name in faults
-        if all(name in wrong for wrong in turned) and name != "the output is zero"  # that is the output itself, a nuisance
-    }
-    p = PROFILES[profile]
-    fit = filtered(found.error, found.sigma.output, list(directions.values()), nuisances(found.truth, p))
-    by_scale, by_weight = (max(x) for x in zip(*(_budgets(request, profile) for request in requests), strict=True))
+    faults, moves, peaks = _directions(case)
+    fit = filtered(found.error, found.sigma.output, moves, (*nuisances(found.truth, PROFILES[profile]), peaks))
+    by_scale, by_weight = (max(x) for x in zip(*(_budgets(request, profile, grade) for request in case.make()), strict=True))
     ratio, blame = 0.0, ""
-    for name, (times, deviations) in zip(directions, fit, strict=True):
-        amount = faults[name].amount is not None
+    for fault, (times, deviations) in zip(faults, fit, strict=True):
+        amount = fault.amount is not None
         here = min(abs(deviations) / STATISTICS["accuse"], abs(times) * (STEP / by_scale if amount else 1.0 / by_weight))
         if here > ratio:
             ratio = here
             share = "" if amount or abs(times - 1.0) < 0.005 else f", {times:.3f} times over"
-            blame = f"{faults[name].words(1.0 + STEP * times)}{share}: {abs(deviations):.3g} deviations"
+            blame = f"{fault.words(1.0 + STEP * times)}{share}: {abs(deviations):.3g} deviations"
     return Finding(
         ratio <= 1.0, f"the error holds: {blame}" if ratio > 1.0 else "", ratio, hypothesis=blame if ratio > 1.0 else ""
     )
 
 
-def _budgets(request: Request, profile: str) -> tuple[float, float]:
+def _budgets(request: Request, profile: str, grade: Grade) -> tuple[float, float]:
     """What legal arithmetic may do to all scores alike, and to one weight."""
     call = call_of(request, request.operands)
     m, d = call.key.shape[-2:]
     with np.errstate(all="ignore"):
         largest = float(np.max(np.abs(call.scale * (call.query @ np.repeat(call.key, call.sizes.h // call.sizes.h_kv, -3).mT))))
-    return scale_budget(d, PROFILES[profile]), weight_budget(m, d, largest, PROFILES[profile])
+    return scale_budget(d, PROFILES[profile], grade), weight_budget(m, d, largest, PROFILES[profile])
