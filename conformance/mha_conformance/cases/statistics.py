@@ -1,7 +1,7 @@
 """The designated sets S0 to S10: inputs over which errors are counted together (MHA-NUM-21).
 
-Each set has at least 1000 elements of output, of both signs. The scores of a row are all different, or share only the maximum,
-so that their roundings are independent. What makes a set hard is its name.
+Each set has at least 1000 elements of output, of both signs. Hardly any scores of a row are equal, unless they share the
+maximum, so that their roundings are independent. What makes a set hard is its name.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -20,6 +20,9 @@ from mha_spec.numerics import PROFILES, TYPES, attention_bound, error_ratio
 LARGEST = 2**18
 """Scores: beyond it a diagnosis would take longer than the case."""
 
+HEADS = 8
+"""Neighbours up to this many are tried as exchanged."""
+
 STEP = 0.01
 """The part by which an amount is moved to see where its error points."""
 
@@ -75,15 +78,13 @@ def hypotheses(request: Request) -> Iterator[Hypothesis]:
     call = call_of(request, request.operands)
     base = asked(call)
     clause = "MHA-ATTN-3" if "scale" in request.options else "MHA-ATTN-2"
-    yield _amount(clause, "the scale is {} times what it should be", base, lambda f: replace(base, scale=f * base.scale))
+    yield _amount(clause, "the scale is {} times what it should be", lambda f: replace(base, scale=f * base.scale))
     if call.bias is not None:
-        with np.errstate(invalid="ignore"):
-            yield _amount(
-                "MHA-ATTN-11", "the bias is {} times what it should be", base, lambda f: replace(base, bias=f * base.bias)
-            )
-        yield _one("MHA-ATTN-11", "the bias is multiplied by the scale", lambda: replace(base, bias=base.scale * base.bias))
+        words = "the bias is {} times what it should be"
+        yield _one("MHA-ATTN-11", "the bias is multiplied by the scale", lambda: _biased(base, base.scale))
+        yield _amount("MHA-ATTN-11", words, partial(_biased, base))
         yield _one("MHA-ATTN-11", "the bias is not added", lambda: replace(base, bias=None))
-    yield from _of_scores(call, base)
+    yield from _of_scores(base)
     yield from _of_visibility(call, base)
     yield from _of_heads(call, base)
     yield Hypothesis("MHA-ATTN-6", ZEROS, lambda: np.zeros_like(base.output()))
@@ -107,11 +108,17 @@ def _one(clause: str, sentence: str, changed: Callable[[], Asked]) -> Hypothesis
     return Hypothesis(clause, sentence, lambda: changed().output())
 
 
-def _amount(clause: str, sentence: str, base: Asked, by: Callable[[float], Asked]) -> Hypothesis:
+def _biased(base: Asked, factor: float) -> Asked:
+    """The bias times a factor; what it hides stays hidden."""
+    with np.errstate(invalid="ignore"):
+        return replace(base, bias=np.where(np.isneginf(base.bias), base.bias, factor * base.bias))
+
+
+def _amount(clause: str, sentence: str, by: Callable[[float], Asked]) -> Hypothesis:
     return Hypothesis(clause, sentence, lambda: by(1.0 + STEP).output(), lambda factor: by(factor).output())
 
 
-def _of_scores(call: Call, base: Asked) -> Iterator[Hypothesis]:
+def _of_scores(base: Asked) -> Iterator[Hypothesis]:
     """Softcap, its order, and the sink."""
     if base.softcap is not None:
         yield _one("MHA-ATTN-10", "the softcap is not applied", lambda: replace(base, softcap=None))
@@ -204,9 +211,9 @@ def _of_band(call: Call, by: Callable[..., Asked]) -> Iterator[Hypothesis]:
 def _of_heads(call: Call, base: Asked) -> Iterator[Hypothesis]:
     """Heads and batch items that are exchanged, and groups of heads read in another order."""
     *batch, h, h_kv, _, _, _, _ = (*call.sizes.batch, *call.sizes[1:])
-    if h > 1:
-        order = [1, 0, *range(2, h)]
-        yield Hypothesis("MHA-HEAD-1", "heads 0 and 1 are exchanged", lambda: base.output()[..., order, :, :])
+    for i in range(min(h, HEADS) - 1):
+        order = [*range(i), i + 1, i, *range(i + 2, h)]
+        yield Hypothesis("MHA-HEAD-1", f"heads {i} and {i + 1} are exchanged", partial(_ordered, base, order))
     if 1 < h_kv < h:
         group = np.arange(h) % h_kv
         yield _one("MHA-HEAD-2", "query head i reads key head i mod h_kv", lambda: replace(
@@ -214,6 +221,11 @@ def _of_heads(call: Call, base: Asked) -> Iterator[Hypothesis]:
     if batch and batch[0] > 1:
         items = [1, 0, *range(2, batch[0])]
         yield Hypothesis("MHA-EXEC-12", "batch items 0 and 1 are exchanged", lambda: base.output()[items])
+
+
+def _ordered(base: Asked, order: list[int]) -> Any:
+    """The output with its heads in another order."""
+    return base.output()[..., order, :, :]
 
 
 def named(request: Request, got: Any, profile: str) -> str:
