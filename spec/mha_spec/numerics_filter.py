@@ -51,8 +51,8 @@ def filtered(error: Reals, sigma: Reals, directions: Sequence[Reals], beside: Se
     if kept:
         X = np.stack([columns[at] for at in kept], axis=1)  # (T, k)
         scale = np.linalg.norm(X, axis=0)
-        q, r = np.linalg.qr(X / scale)
-        inverse = np.linalg.inv(r)
+        q = np.stack(basis, axis=1)  # (T, k)
+        inverse = np.linalg.inv(np.triu(q.T @ (X / scale)))
         y = error[use] * w
         inside = q.T @ y
         left = np.sum((y - q @ inside) ** 2) / max(len(y) - len(kept), 1)

@@ -46,7 +46,22 @@ class Asked:
         return {"scale": self.scale, "softcap": self.softcap, "bias": self.bias, "visible": self.visible, "sink": self.sink}
 
     def output(self) -> Any:
-        return attention_bound(self.query, self.key, self.value, PROFILES["P64"], **self.numbers()).truth.output
+        """(*b h n d_v): the truth of it; where there is NaN or infinity, as the bound says it."""
+        if not all(np.isfinite(x).all() for x in (self.query, self.key, self.value)):
+            return attention_bound(self.query, self.key, self.value, PROFILES["P64"], **self.numbers()).truth.output
+        s = self.scores()
+        sink = np.full((1, 1), -np.inf) if self.sink is None else self.sink[:, None]
+        top = np.maximum(np.max(s, axis=-1, initial=-np.inf), sink)[..., None]  # (*b h n 1)
+        shift = np.where(np.isfinite(top), top, 0.0)
+        e = np.exp(s - shift)
+        total = np.sum(e, axis=-1, keepdims=True) + np.exp(sink[..., None] - shift)
+        return (e @ self.value) / np.where(total > 0.0, total, 1.0)
+
+    def scores(self) -> Any:
+        """(*b h n m): the finished scores, -inf where hidden."""
+        x = self.scale * (self.query @ self.key.mT)
+        x = x if self.softcap is None else self.softcap * np.tanh(x / self.softcap)
+        return np.where(self.visible, x if self.bias is None else x + self.bias, -np.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,8 @@ class Hypothesis:
     amount: Callable[[float], Any] | None = None
 
     def words(self, factor: float = 1.0) -> str:
-        return f"{self.sentence.format(f'{factor:.4f}')} ({self.clause})"
+        digits = 4 if abs(factor - 1.0) > 2e-4 else 7
+        return f"{self.sentence.format(f'{factor:.{digits}f}')} ({self.clause})"
 
 
 def asked(call: Call) -> Asked:
@@ -97,11 +113,9 @@ def peaked(request: Request) -> Any:
     """
     base = asked(call_of(request, request.operands))
     with np.errstate(all="ignore"):
-        b = np.zeros(()) if base.bias is None else base.bias
-        x = base.scale * (base.query @ base.key.mT)
-        s = np.where(base.visible, (x if base.softcap is None else base.softcap * np.tanh(x / base.softcap)) + b, -np.inf)
+        s = base.scores()
         largest = s >= np.max(s, axis=-1, keepdims=True, initial=-np.inf) - 1e-12
-    return replace(base, bias=b + np.where(largest, STEP, 0.0)).output()
+    return replace(base, bias=np.where(largest, STEP, 0.0) + (0.0 if base.bias is None else base.bias)).output()
 
 
 def _one(clause: str, sentence: str, changed: Callable[[], Asked]) -> Hypothesis:

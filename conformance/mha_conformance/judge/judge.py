@@ -14,8 +14,9 @@ from mha_conformance.run.perform import Reply
 from mha_core import Claims
 from mha_spec.numerics import PROFILES
 from mha_spec.profiles import Grade
+from mha_spec.violation import Violation
 
-STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager")
+STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager", "P16-acc16")
 
 UNCLAIMED = "not claimed: "
 
@@ -48,13 +49,16 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
                 return verdict(case, "NOT_EXPRESSIBLE", reply.error)
             if reply.status != "ok":
                 return verdict(case, "FAIL", f"claimed, but refused: {reply.error}", float("inf"))
-    finding = ruled(case, replies, profile, claims.grade)
+    try:
+        finding = ruled(case, replies, profile, claims.grade)
+    except Violation as error:  # MHA-NUM-4: the profile has no bound for so many keys or channels
+        return verdict(case, "NOT_SUPPORTED", f"not posed: {error}")
     status: Status = "PASS" if finding.holds else "FAIL"
     if status == "FAIL" and case.rule == "probable" and claims.grade == "ANY" and np.isfinite(finding.ratio or 0.0):
         status = "SUSPECT"  # MHA-NUM-20 binds grade RN
     kept: tuple[str, ...] = ()
     if rivals and case.rule in DECIDES[claims.grade]:
-        kept = tuple(name for name in _rivals(case.dtype) if ruled(case, replies, name, claims.grade).holds)
+        kept = tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name, claims.grade))
     hypothesis = finding.hypothesis
     if explain and status in ("FAIL", "SUSPECT") and not hypothesis:
         hypothesis = _explained(case, replies, profile, claims.grade)
@@ -62,6 +66,14 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
         case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept,
         hypothesis=hypothesis,
     )  # fmt: skip
+
+
+def _keeps(case: Case, replies: list[Reply], profile: str, grade: Grade) -> bool:
+    """Whether a profile is kept, or says nothing of this case."""
+    try:
+        return ruled(case, replies, profile, grade).holds
+    except Violation:
+        return True
 
 
 DECIDES: Mapping[Grade, tuple[Rule, ...]] = {

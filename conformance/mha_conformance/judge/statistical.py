@@ -134,6 +134,8 @@ def searched(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Fi
     ratio, blame = 0.0, ""
     for fault, (times, deviations) in zip(faults, fit, strict=True):
         amount = fault.amount is not None
+        if not amount and not 0.5 < times < 1.5:
+            continue  # it is there or not
         here = min(abs(deviations) / STATISTICS["accuse"], abs(times) * (STEP / by_scale if amount else 1.0 / by_weight))
         if here > ratio:
             ratio = here
