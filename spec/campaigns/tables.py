@@ -74,7 +74,7 @@ TABLES = {"soundness": soundness, "chance": chance, "power": power}
 def filled(text):
     """The text with every table made anew."""
     for name, make in TABLES.items():
-        mark = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        mark = re.compile(rf"(<!-- table: {name} -->\n)(?:(?!<!--).)*?(\n<!-- end -->)", re.DOTALL)
         if not mark.search(text):
             raise ValueError(f"{TEXT}: no place for the table {name}")
         text = mark.sub(lambda m, make=make: m[1] + "\n" + make() + "\n" + m[2], text)
