@@ -104,7 +104,7 @@ class _Directions(NamedTuple):
     peaks: Any
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _directions(case: Case) -> _Directions:
     requests = case.make()
     right = [asked(call_of(request, request.operands)).output() for request in requests]
