@@ -168,7 +168,7 @@ def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
     """The verdicts of the catalogue up to ``level``, in this process."""
     under_test = implementation(subject)
     return [
-        judge(case, perform(under_test, case.clause, case.make()), subject.claims, rivals=False)
+        judge(case, perform(under_test, case.clause, case.make()), subject.claims, rivals=False, explain=False)
         for case in built(level)
         if not unclaimed(case, subject.claims)
     ]

@@ -35,6 +35,7 @@ from mha_conformance.cases import (
     parts,
     refusals,
     sizes,
+    statistics,
     tiles,
 )
 from mha_conformance.cases.case import Case, Level, Request
@@ -45,7 +46,7 @@ BY_CLAUSE = (
     refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
 )  # fmt: skip
 CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory, drawn)
-NUMBERS = (exactness, large, far_apart)
+NUMBERS = (exactness, statistics, large, far_apart)
 
 
 @lru_cache(maxsize=1)

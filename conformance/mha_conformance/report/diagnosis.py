@@ -31,6 +31,8 @@ def _findings(v: Verdict, first: str = "asked") -> Iterator[tuple[str, str]]:
         yield "worst", worst_element(v.worst)
     if v.pattern:
         yield "where", v.pattern
+    if v.hypothesis:
+        yield "likely", v.hypothesis
     if v.kernel:
         yield "kernel", v.kernel
 
