@@ -16,6 +16,7 @@ ELSEWHERE = {
     "MHA-ATTN-14": "a law that follows from MHA-ATTN-5 and MHA-ATTN-6: whatever breaks it breaks one of them",
     "MHA-EXEC-9": "it is the door that refuses; mha_core/tests/test_registry.py holds it to that",
     "MHA-EXEC-10": "it speaks of load, not of a backend; mha_core/tests/test_registry.py",
+    "MHA-BIAS-1": "alibi_slopes is a helper of core; mha_core/tests/test_alibi.py",
     "MHA-MASK-23": "window_tokens is a helper of the door; mha_core/tests/test_refusals.py",
     "MHA-PROJ-2": "a refusal of the door; mha_core/tests/test_refusals.py",
     "MHA-PROJ-6": "a bijection of Projections; mha_core/tests",
@@ -31,12 +32,12 @@ def test_the_honest_attention_is_accused_of_nothing():
 
 @pytest.mark.parametrize("saboteur", REGISTER, ids=lambda s: f"{s.clause}-{s.name}")
 def test_the_right_clause_is_blamed_first(saboteur):
-    blame = diagnosis(saboteur.make())
+    blame = diagnosis(saboteur.make)
     assert blame, f"{saboteur.name} was not caught ({saboteur.after})"
     assert blame[0].clause == saboteur.clause, [(v.clause, v.case, v.reason, v.pattern) for v in blame]
 
 
-@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC"])
+@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC", "BIAS"])
 def test_every_must_has_a_saboteur(area):
     broken = {saboteur.clause for saboteur in REGISTER} | ELSEWHERE.keys()
     missing = [

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases import Case, Level, Request, catalogue
+from mha_conformance.judge.alone import alone
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed, verdict
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
@@ -129,6 +130,9 @@ def conform(
     if not any(v.status in (*JUDGED, "ERROR") for v in verdicts):
         reasons = [reason for reason, _ in Counter(v.reason for v in verdicts).most_common(3)]
         raise CannotRun(f"no case could be judged: {'; '.join(reasons)}")
+    blame = blamed(verdicts, load())
+    if len(chosen) > 1:
+        blame = alone(blame, lambda case: judged_alone(case, target, timeout))
     provenance = {
         **_machine(),
         "libraries": about["libraries"],
@@ -138,7 +142,17 @@ def conform(
         "measured on": about["measured_on"],
         "installed": about["version"],
     }
-    return Report(target, about["claims"], verdicts, tuple(blamed(verdicts, load())), provenance)
+    return Report(target, about["claims"], verdicts, tuple(blame), provenance)
+
+
+def judged_alone(case_id: str, target: Target, timeout: float) -> Verdict:
+    """The verdict on one case in a process that has run no other."""
+    worker = Worker(target, timeout)
+    try:
+        about = open_crew([worker])
+        return next(verdict_on(case, worker, about) for case in catalogue() if case.id == case_id)
+    finally:
+        worker.close()
 
 
 def open_crew(crew: list[Worker]) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
 
     if request.target == "merge":
         wide = "float64" if request.dtype == "float64" else "float32"
-        return [native(f"part {at}", x, wide if at % 2 else request.dtype) for at, x in enumerate(request.operands)], {}
+        parts = [laid_out(x, request.layout, "") for x in request.operands]  # a conversion of dtype keeps the order of axes
+        return [native(f"part {at}", x, wide if at % 2 else request.dtype) for at, x in enumerate(parts)], {}
     operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
     options = {name: native(name, x, request.dtypes.get(name, kinds[name])) for name, x in request.arrays.items()}
     options |= request.options
