@@ -8,7 +8,7 @@ from honest import Honest
 
 from mha_core import Call
 from zoo import arithmetic
-from zoo.kernel import Eager
+from zoo.kernel import Eager, by_rows
 
 
 class Online(Eager):
@@ -186,14 +186,17 @@ class PairwiseSums(Eager):
     """Every sum is a tree of pairs."""
 
     def dot(self, a: Any, b: Any) -> Any:
-        return self.tree(a[..., :, None, :] * b[..., None, :, :])
+        return by_rows(lambda a: self.tree(a[..., :, None, :] * b[..., None, :, :]), b.shape[-2], a)
 
     def total(self, e: Any) -> Any:
         return self.tree(e)[..., None]
 
     def values(self, a: Any, v: Any, see: Any) -> Any:
-        terms = np.where(see[..., None], a[..., None] * v[..., None, :, :], a.dtype.type(0))
-        return self.tree(np.swapaxes(terms, -1, -2))
+        def summed(a: Any, see: Any) -> Any:
+            terms = np.where(see[..., None], a[..., None] * v[..., None, :, :], a.dtype.type(0))
+            return self.tree(np.swapaxes(terms, -1, -2))
+
+        return by_rows(summed, v.shape[-1], a, see)
 
     def tree(self, terms: Any) -> Any:
         while terms.shape[-1] > 1:

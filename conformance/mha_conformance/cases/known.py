@@ -11,6 +11,8 @@ from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.inputs import choices, eighths, fractions
 
 LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast")
+UNKNOWN = "position_slopes"
+"""An option that nobody has."""
 SQUARE: Mapping[str, Any] = {"batch": (2,), "h": 2, "n": 6, "m": 6}
 
 
@@ -130,6 +132,6 @@ def unknown_options() -> Iterator[Case]:
     """What is not known is refused, not ignored."""
     plain = Request(operands(1770, "float32", **ONE), "float32")
     yield case(
-        "MHA-VAL-22", "an option that does not exist", lambda: replace(plain, options={"position_slopes": 0.5}), rule="refused",
+        "MHA-VAL-22", "an option that does not exist", lambda: replace(plain, options={UNKNOWN: 0.5}), rule="refused",
         group="contract", level="smoke",
     )  # fmt: skip
