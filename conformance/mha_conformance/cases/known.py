@@ -9,6 +9,7 @@ import numpy as np
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.inputs import choices, eighths, fractions
+from mha_conformance.cases.layer import projections
 
 LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast")
 UNKNOWN = "position_slopes"
@@ -24,6 +25,7 @@ def cases() -> Iterator[Case]:
     yield from last_keys()
     yield from narrow_views()
     yield from unknown_options()
+    yield from more_axes()
 
 
 def wide_scores() -> Iterator[Case]:
@@ -96,7 +98,7 @@ def large_masks() -> Iterator[Case]:
 
 
 def last_keys() -> Iterator[Case]:
-    """One query at the end of a cache, or within it."""
+    """One query at the end of a cache, or within it; the top-left corner over several tiles."""
     for offset in (0, 4, 8):
 
         def decoding(offset: int = offset) -> Request:
@@ -104,6 +106,12 @@ def last_keys() -> Iterator[Case]:
             return Request(parts, "float32", options={"is_causal": True, "query_offset": offset})
 
         yield case("MHA-MASK-8", f"one query at position {offset} of 9", decoding, features=("causal", "offset"))
+
+    def corner() -> Request:
+        parts = operands(1741, "float32", batch=(1,), h=1, n=65, m=130, d=2)
+        return Request(parts, "float32", options={"is_causal": True, "query_offset": 0})
+
+    yield case("MHA-MASK-8", "top-left over tiles, n = 65, m = 130", corner, features=("causal", "offset"))
 
 
 def narrow_views() -> Iterator[Case]:
@@ -135,3 +143,31 @@ def unknown_options() -> Iterator[Case]:
         "MHA-VAL-22", "an option that does not exist", lambda: replace(plain, options={UNKNOWN: 0.5}), rule="refused",
         group="contract", level="smoke",
     )  # fmt: skip
+
+
+def more_axes() -> Iterator[Case]:
+    """Masks and biases of each item under two batch axes; biases of projections with grouped heads."""
+    for name, clause in (("mask", "MHA-MASK-4"), ("bias", "MHA-ATTN-11")):
+
+        def per_item(name: str = name) -> Request:
+            shape = (2, 3, 1, 4, 5)
+            values = (
+                choices(1791, shape, 0.5) | np.eye(4, 5, dtype=bool) if name == "mask" else fractions(1792, shape, "float32")
+            )
+            return Request(operands(1793, "float32", batch=(2, 3), h=2, n=4, m=5), "float32", arrays={name: values})
+
+        yield case(clause, f"{name} per item, 2 batch axes", per_item, features=(name,))
+    for biases in ("k", "v", "qkvo"):
+
+        def grouped(biases: str = biases) -> Request:
+            x = fractions(1794, (2, 5, 12), "float32", 1.0)
+            return Request((x,) * 3, "float32", target="layer", projections=projections(1795, h=4, h_kv=2, biases=biases))
+
+        yield case("MHA-PROJ-7", f"2 of 4 heads with biases {biases}", grouped, features=("layer", "grouped"))
+
+    def square() -> Request:
+        """Every matrix is square, so that its transpose has the right shape."""
+        x = fractions(1796, (2, 5, 4), "float32", 1.0)
+        return Request((x,) * 3, "float32", target="layer", projections=projections(1797, h=2, d_model=4))
+
+    yield case("MHA-PROJ-3", "square matrices", square, features=("layer",))
