@@ -63,10 +63,9 @@ DESCRIBED_BY = {
 }
 HIDING = {"mask", "bias", "causal", "offset", "window", "lengths", "segments"}
 BEYOND_ITS_NEEDS = {
-    **dict.fromkeys(("MHA-MASK-17", "MHA-MASK-18", "MHA-MASK-19", "MHA-MASK-20", "MHA-MASK-21"), HIDING),  # MHA-CONF-13
+    **dict.fromkeys(("MHA-MASK-18", "MHA-MASK-19", "MHA-MASK-20", "MHA-MASK-21"), HIDING),  # MHA-CONF-13
     "MHA-EXEC-2": HIDING | {"sink"},  # whatever array a call is given
     "MHA-MASK-15": {"lse"},  # -inf in a row that sees nothing
-    "MHA-EXEC-5": {"scale"},  # a history of two scales
     "MHA-EXEC-11": {"d_v"},  # no channels of values, while there are some of keys
     "MHA-ATTN-4": {"d_v"},  # no channels of keys, while there are some of values
     "MHA-NUM-7": {"weights"},  # beside the lse, from the same call
