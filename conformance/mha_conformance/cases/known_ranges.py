@@ -81,10 +81,11 @@ def hidden_in_every_dtype() -> Iterator[Case]:
             arrays = {name: hiding if name == "key_lengths" else np.broadcast_to(hiding, (2, 6))}
             return Request(parts, dtype, arrays=arrays)
 
-        yield case(
-            "MHA-MASK-18", f"2^{huge} hidden by {feature}", lambda make=poisoned, huge=huge: make(2.0**huge), features=(feature,),
-            group="poison", dtype=dtype,
-        )  # fmt: skip
+        if dtype != "float64":  # there a choice of algorithm by hidden data is as far out of bound
+            yield case(
+                "MHA-MASK-18", f"2^{huge} hidden by {feature}", lambda make=poisoned, huge=huge: make(2.0**huge), features=(feature,),
+                group="poison", dtype=dtype,
+            )  # fmt: skip
         yield case(
             "MHA-MASK-19", f"NaN hidden by {feature}", lambda make=poisoned: (make(1.0), make(np.nan)), features=(feature,),
             group="strict", rule="hidden bits", dtype=dtype,
@@ -101,11 +102,9 @@ def no_keys() -> Iterator[Case]:
 
 
 def weights_of_hidden_keys() -> Iterator[Case]:
-    """Each way to hide, with the weights: those of hidden keys are exactly 0."""
+    """Each array that hides, with the weights: those of hidden keys are exactly 0."""
     ways: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
         "bias": (("bias",), {"bias": np.where(np.arange(3) == 1, -np.inf, 0.5)[None]}, {}),
-        "causal": (("causal", "offset"), {}, {"is_causal": True, "query_offset": 0}),
-        "window": (("window", "offset"), {}, {"window": (0, 1), "query_offset": 0}),
         "lengths": (("lengths",), {"key_lengths": np.asarray([2])}, {}),
         "segments": (("segments",), {"query_segments": np.asarray([[0, 1]]), "key_segments": np.asarray([[0, 1, 1]])}, {}),
     }
