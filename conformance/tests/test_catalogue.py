@@ -15,6 +15,7 @@ from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.drawn import BESIDE
 from mha_conformance.cases.features import DESCRIBED_BY, DTYPE_BY, describing
 from mha_conformance.cases.inputs import BITS
+from mha_conformance.cases.known import UNKNOWN
 from mha_conformance.cases.snapshot import fingerprint, snapshot
 from mha_conformance.judge.blame import foundations
 from mha_conformance.judge.judge import STRICTEST_FIRST
@@ -31,6 +32,7 @@ WITHOUT_A_CASE = {
     "MHA-EXEC-9": "what is not claimed is not asked; claimed and refused is FAIL in every case (MHA-CONF-9)",
     "MHA-EXEC-10": "binds load(); mha_core/tests/test_registry.py",
     "MHA-MASK-23": "binds a function of core, no attention; its example runs",
+    "MHA-BIAS-1": "binds a function of core, no attention; its example runs",
     "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "binds a function of core for constructors; mha_core/tests/test_refusals.py",
     "MHA-COST-1": "binds the counts of mha_spec.cost; spec/tests/test_cost.py",
@@ -123,7 +125,7 @@ def test_smoke_has_a_case_of_every_clause_that_has_any():
 def test_a_case_declares_the_features_that_it_uses(case):
     used = used_by(case)
     if case.rule == "refused":  # what is wrong with the call may be the very absence of an option
-        assert used <= case.features | {"d_v", "grouped"}
+        assert used <= case.features | {"d_v", "grouped", UNKNOWN}
     else:
         assert used == case.features
 

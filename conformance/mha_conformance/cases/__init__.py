@@ -24,6 +24,8 @@ from mha_conformance.cases import (
     heads,
     hidden,
     history,
+    known,
+    known_ranges,
     large,
     layer,
     layered,
@@ -45,7 +47,21 @@ __all__ = ["Case", "Level", "Request", "catalogue"]
 BY_CLAUSE = (
     refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
 )  # fmt: skip
-CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory, drawn)
+CROSSED = (
+    sizes,
+    dtypes,
+    option_pairs,
+    asked,
+    broadcasting,
+    tiles,
+    far_numbers,
+    parts,
+    layered,
+    memory,
+    known,
+    known_ranges,
+    drawn,
+)
 NUMBERS = (exactness, statistics, large, far_apart)
 
 
