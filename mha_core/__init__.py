@@ -1,5 +1,6 @@
 """How a call runs: the door, the backends behind it, the layer on top of it. See ``load`` and ``bind``."""
 
+from mha_core.alibi import alibi_slopes
 from mha_core.backend import FEATURES, Backend, Claims
 from mha_core.door import Api, bind, window_tokens
 from mha_core.errors import BackendUnavailable, SmallHeadWarning, Unsupported, Violation
@@ -23,6 +24,7 @@ __all__ = [
     "Status",
     "Unsupported",
     "Violation",
+    "alibi_slopes",
     "available",
     "bind",
     "head_size",

@@ -15,12 +15,13 @@ from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.drawn import BESIDE
 from mha_conformance.cases.features import DESCRIBED_BY, DTYPE_BY, describing
 from mha_conformance.cases.inputs import BITS
+from mha_conformance.cases.known import UNKNOWN
 from mha_conformance.cases.snapshot import fingerprint, snapshot
 from mha_conformance.judge.blame import foundations
 from mha_conformance.judge.judge import STRICTEST_FIRST
 from mha_conformance.judge.truth import truth
 from mha_conformance.run.arrays import numpy_dtype
-from mha_conformance.run.conform import _misaligned
+from mha_conformance.run.fit import misaligned
 from mha_spec.clauses import load
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 
@@ -31,6 +32,7 @@ WITHOUT_A_CASE = {
     "MHA-EXEC-9": "what is not claimed is not asked; claimed and refused is FAIL in every case (MHA-CONF-9)",
     "MHA-EXEC-10": "binds load(); mha_core/tests/test_registry.py",
     "MHA-MASK-23": "binds a function of core, no attention; its example runs",
+    "MHA-BIAS-1": "binds a function of core, no attention; its example runs",
     "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "binds a function of core for constructors; mha_core/tests/test_refusals.py",
     "MHA-PROJ-19": "binds the converters of core; mha_core/tests/test_weights.py",
@@ -124,7 +126,7 @@ def test_smoke_has_a_case_of_every_clause_that_has_any():
 def test_a_case_declares_the_features_that_it_uses(case):
     used = used_by(case)
     if case.rule == "refused":  # what is wrong with the call may be the very absence of an option
-        assert used <= case.features | {"d_v", "grouped"}
+        assert used <= case.features | {"d_v", "grouped", UNKNOWN}
     else:
         assert used == case.features
 
@@ -266,9 +268,7 @@ def test_no_other_case_has_the_sizes_of_a_history():
 def test_a_band_of_a_fixed_alignment_is_asked_for_everything(begins, band):
     """MHA-CONF-9 and MHA-CONF-13: a system that is bottom-right by nature gets as much as one that is top-left."""
     asked = {
-        case.clause
-        for case in catalogue()
-        if band in case.features and not _misaligned(case, {"native_offset": begins}) and case.wanted_at("core")
+        case.clause for case in catalogue() if band in case.features and not misaligned(case, begins) and case.wanted_at("core")
     }
     assert {f"MHA-MASK-{n}" for n in (1, 14, 16, 17, 18, 19, 20, 21)} <= asked
 

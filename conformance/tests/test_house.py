@@ -29,6 +29,7 @@ PUBLIC = [
     "Status",
     "Unsupported",
     "Violation",
+    "alibi_slopes",
     "available",
     "bind",
     "head_size",

@@ -24,6 +24,8 @@ from mha_conformance.cases import (
     heads,
     hidden,
     history,
+    known,
+    known_ranges,
     large,
     layer,
     layered,
@@ -35,6 +37,7 @@ from mha_conformance.cases import (
     parts,
     refusals,
     sizes,
+    statistics,
     tiles,
 )
 from mha_conformance.cases.case import Case, Level, Request
@@ -44,8 +47,22 @@ __all__ = ["Case", "Level", "Request", "catalogue"]
 BY_CLAUSE = (
     refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
 )  # fmt: skip
-CROSSED = (sizes, dtypes, option_pairs, asked, broadcasting, tiles, far_numbers, parts, layered, memory, drawn)
-NUMBERS = (exactness, large, far_apart)
+CROSSED = (
+    sizes,
+    dtypes,
+    option_pairs,
+    asked,
+    broadcasting,
+    tiles,
+    far_numbers,
+    parts,
+    layered,
+    memory,
+    known,
+    known_ranges,
+    drawn,
+)
+NUMBERS = (exactness, statistics, large, far_apart)
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
-Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "history", "refused", "facts"]
+Rule: TypeAlias = Literal[
+    "bound", "agree", "as first", "same bits", "hidden bits", "history", "refused", "facts", "statistics", "probable", "filter"
+]
 
 AS_LIST = "list"
 """In place of a dtype: a Python list and no array."""

@@ -1,28 +1,20 @@
 """The rules by which replies are judged: within the bound, in agreement, bit for bit, refused, or well behaved."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.judge.finding import Finding, malformed
+from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule found: whether it holds, how near the bound, and the words of the diagnosis."""
-
-    holds: bool
-    reason: str = ""
-    ratio: float | None = None
-    worst: Worst | None = None
-    pattern: str = ""
+from mha_spec.profiles import Grade
 
 
 def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -31,7 +23,7 @@ def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
-    if wrong := _malformed(reply, truth):
+    if wrong := malformed(reply, truth):
         return wrong
     return _farthest(
         [
@@ -39,20 +31,6 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
             for name, expected in truth.expected.items()
         ]
     )
-
-
-def _malformed(reply: Reply, truth: Truth) -> Finding | None:
-    """What was asked for and did not come back as floating numbers of the right shape."""
-    for name, expected in truth.expected.items():
-        got = getattr(reply, name)
-        if got is None:
-            return Finding(False, f"no {name} came back, though it was asked for", np.inf)
-        shape, wanted, kind = tuple(np.shape(got)), tuple(np.shape(expected)), np.asarray(got).dtype
-        if shape != wanted:
-            return Finding(False, f"{name} has shape {shape}, expected {wanted}", np.inf)
-        if kind.kind != "f":
-            return Finding(False, f"{name} holds {kind}, expected floating numbers", np.inf)
-    return None
 
 
 def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
@@ -77,7 +55,7 @@ def _farthest(findings: list[Finding]) -> Finding:
 def agreeing(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Law: the replies agree with the first one, within the sum of both bounds. Zero channels may be added at the end."""
     known = truths(case, profile)
-    if wrong := next(filter(None, map(_malformed, replies, known)), None):
+    if wrong := next(filter(None, map(malformed, replies, known)), None):
         return wrong
     findings = []
     first = np.asarray(replies[0].output, float)
@@ -115,7 +93,7 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
         return _farthest(found)
     for at, request in enumerate(requests):
         first = first_of_kind[_contents(request)]
-        if at == first or _malformed(replies[at], known[at]) or _malformed(replies[first], known[first]):
+        if at == first or malformed(replies[at], known[at]) or malformed(replies[first], known[first]):
             continue
         for name, bound in known[at].bounds.items():
             if name not in known[at].expected:
@@ -161,7 +139,7 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
-    if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
     for at, reply in enumerate(replies[1:], start=1):
         for name in ("output", "weights", "lse"):
@@ -239,3 +217,17 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "refused": refused,
     "facts": well_behaved,
 }
+
+GRADED: Mapping[Rule, Callable[[Case, list[Reply], str, Grade], Finding]] = {
+    "statistics": statistical,
+    "probable": probable,
+    "filter": searched,
+}
+"""The rules that depend on the claimed grade as well (MHA-NUM-19)."""
+
+
+def ruled(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Finding:
+    """What the rule of a case finds."""
+    if case.rule in GRADED:
+        return GRADED[case.rule](case, replies, profile, grade)
+    return RULES[case.rule](case, replies, profile)

@@ -20,7 +20,8 @@ def diagnosis(target: Target, v: Verdict, smallest: Shrunk | None = None) -> lis
     lines += [f"    {label:<8} {words}" for label, words in seen]
     if target.vectors is not None:
         lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
-    return [*lines, f"    again    {command(target, v.case)}"]
+    history = not v.case.startswith(f"{v.clause}/")  # MHA-CONF-16
+    return [*lines, f"    again    {'run all cases, for alone it holds' if history else command(target, v.case)}"]
 
 
 def _findings(v: Verdict, first: str = "asked") -> Iterator[tuple[str, str]]:
@@ -31,6 +32,8 @@ def _findings(v: Verdict, first: str = "asked") -> Iterator[tuple[str, str]]:
         yield "worst", worst_element(v.worst)
     if v.pattern:
         yield "where", v.pattern
+    if v.hypothesis:
+        yield "likely", v.hypothesis
     if v.kernel:
         yield "kernel", v.kernel
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from mha_conformance.cases import Case, Request
 from mha_conformance.judge.judge import unclaimed
-from mha_conformance.run.prepared import ALONE
+from mha_conformance.run.prepared import ALONE, IN_PLACE
 from mha_conformance.run.worker import About
 
 NAMED_BY_OUR_DOOR = (*(f"MHA-VAL-{n}" for n in (1, 2, 3, *range(11, 21), 22)), "MHA-AUX-11")
@@ -18,7 +18,7 @@ def not_judged(case: Case, about: About) -> str:
     return (
         unclaimed(case, about.claims, about.declared.excludes)
         or _absent(case, about)
-        or _misaligned(case, about)
+        or misaligned(case, about.declared.native_offset)
         or _beyond_limits(case, about)
     )
 
@@ -44,9 +44,8 @@ def _mistaken(request: Request) -> bool:
     return request.dtypes.get("mask", "").startswith("float") or (bias is not None and bias.dtype == bool)
 
 
-def _misaligned(case: Case, about: About) -> str:
+def misaligned(case: Case, native: str | None) -> str:
     """A system without ``query_offset`` gets the cases whose offset is where its own causal mask begins."""
-    native = about.declared.native_offset
     if native is None or not case.features & {"causal", "window"}:
         return ""
     for request in case.make():
@@ -63,7 +62,7 @@ def _beyond_limits(case: Case, about: About) -> str:
     if case.rule == "refused" or not (declared.limits or declared.layouts):
         return ""
     for request in case.make():
-        layout = request.layout.removeprefix(ALONE)
+        layout = "contiguous" if request.layout == IN_PLACE else request.layout.removeprefix(ALONE)
         if declared.layouts is not None and layout not in declared.layouts:
             return f"beyond its limits: the layout {layout}"
         if request.target == "attention":

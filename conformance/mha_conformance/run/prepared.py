@@ -35,7 +35,8 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
         return implementation.convert(values, name)
 
     if request.target == "merge":
-        return [native(f"part {at}", x, kinds[f"part {at}"]) for at, x in enumerate(request.operands)], {}
+        parts = [laid_out(x, request.layout, "") for x in request.operands]  # a conversion of dtype keeps the order of axes
+        return [native(f"part {at}", x, kinds[f"part {at}"]) for at, x in enumerate(parts)], {}
     operands = [native(name, x, kinds[name]) for name, x in zip(OPERANDS, request.operands, strict=True)]
     options = {name: native(name, x, kinds[name]) for name, x in request.arrays.items()}
     options |= request.options
