@@ -10,6 +10,8 @@ the module (its ``eager`` sees everything, its ``sdpa`` looks at ``module.is_cau
 always gives the boolean mask, True = attend (MHA-MASK-2), so causality, windows, padding and the cache come as one mask, and a
 ``None`` that arrives all the same, from a module that makes no mask, is accepted only where the module says it is not causal.
 
+A call with a mask takes the formula, block by block, and not torch's fused kernel: that is the price of one meaning.
+
 Rows that see nothing give 0 (MHA-MASK-15), where ``eager`` gives a mean of what is hidden: padding tokens differ, on purpose.
 What cannot be honoured is refused by name: dropout in training, packed lengths, and every keyword that is not listed here.
 """
