@@ -20,6 +20,7 @@ ELSEWHERE = {
     "MHA-MASK-23": "window_tokens is a function of core, and no backend's; mha_core/tests/test_refusals.py",
     "MHA-PROJ-6": "a bijection of Projections, which is core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "head_size is a function of core, and no backend's; mha_core/tests/test_refusals.py",
+    "MHA-PROJ-19": "converters of core; mha_core/tests/test_weights.py",
     "MHA-COST-1": "mha_spec.cost counts, and no backend does; spec/tests/test_cost.py",
     "MHA-COST-2": "mha_spec.cost names the conventions; spec/tests/test_cost.py",
     "MHA-COST-3": "mha_spec.cost counts; spec/tests/test_cost.py",

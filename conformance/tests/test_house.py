@@ -38,7 +38,12 @@ PUBLIC = [
     "window_tokens",
 ]
 COMMON = {"attention", "create", "merge_partials", "multi_head_attention"}
-EXTRA = {"reference": {"layer_in_a_loop"}, "numpy": set(), "torch": {"MultiHeadAttention", "precision_report"}, "cupy": set()}
+EXTRA = {
+    "reference": {"layer_in_a_loop"},
+    "numpy": set(),
+    "torch": {"DropIn", "MultiHeadAttention", "precision_report", "register_with_transformers", "replace_attention"},
+    "cupy": set(),
+}
 
 
 def _sources() -> list[Path]:

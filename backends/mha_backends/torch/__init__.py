@@ -16,9 +16,21 @@ except ImportError as error:
 from mha_backends.torch.backend import create
 from mha_backends.torch.module import MultiHeadAttention
 from mha_backends.torch.precision import precision_report
+from mha_backends.torch.replace import DropIn, replace_attention
+from mha_backends.torch.transformers import register_with_transformers
 from mha_core import bind
 
-__all__ = ["MultiHeadAttention", "attention", "create", "merge_partials", "multi_head_attention", "precision_report"]
+__all__ = [
+    "DropIn",
+    "MultiHeadAttention",
+    "attention",
+    "create",
+    "merge_partials",
+    "multi_head_attention",
+    "precision_report",
+    "register_with_transformers",
+    "replace_attention",
+]
 
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
