@@ -1,11 +1,12 @@
 """A backend is a value: functions and what they claim. No base class, no current backend, no registration by side effect."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
-from mha_spec.call import Array, AttentionResult, Call
+from mha_core.errors import Unsupported
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents
 
 Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
 
@@ -16,7 +17,7 @@ FEATURES = (
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
 
 FORWARD = frozenset(FEATURES) - {"dropout", "vjp"}
-"""Every feature that this version of the specification has: the other two are reserved."""
+"""Every feature of the forward call; ``dropout`` is reserved."""
 
 STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
 """The strictest numeric profile of each dtype (MHA-NUM-5)."""
@@ -53,6 +54,9 @@ class Backend:
     ``linear(x (..., i), w (i, o), b (o,) | None) -> (..., o)`` accumulates in float32 or better and returns x's dtype.
     ``to_host(array)`` gives a NumPy array of the exact values (bfloat16 widened to float32);
     ``from_host(values, dtype)`` gives the library's array of the named dtype; ``devices()`` lists what can be used now.
+    ``attend_vjp(call, cotangents, forward)`` gives the gradients of chapter 5, each in its operand's shape and dtype, the bias's in
+    that of ``call.bias``; ``forward`` holds output and lse where the caller has kept them, and is None where they must be computed
+    again. A backend without it does not claim ``vjp``.
     ``explain(call)`` names the kernel that ``attend`` would run, by options, shapes, dtype and device, and computes nothing.
     """
 
@@ -64,4 +68,17 @@ class Backend:
     devices: Callable[[], tuple[str, ...]]
     claims: Claims
     explain: Callable[[Call], str] = lambda call: "its only kernel"
-    attend_vjp: Callable[..., Any] | None = None
+    attend_vjp: Callable[[Call, Cotangents, AttentionResult | None], AttentionGradients] | None = None
+
+    def __post_init__(self) -> None:
+        if ("vjp" in self.claims.features) != (self.attend_vjp is not None):
+            raise ValueError(f"backend {self.name!r}: the feature vjp is claimed exactly where there is an attend_vjp")
+
+
+def check_claimed(backend: Backend, features: Set[str]) -> None:
+    """MHA-EXEC-9: what a backend does not claim it is not asked for. Raises ``Unsupported``."""
+    claimed = backend.claims.features
+    if missing := sorted(features - claimed):
+        raise Unsupported(
+            backend.name, ", ".join(missing), ", ".join(sorted(claimed)) or "plain attention alone", tuple(missing)
+        )

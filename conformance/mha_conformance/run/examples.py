@@ -93,7 +93,9 @@ def namespace(api: Any, dtype: str | None = None) -> dict[str, Any]:
 
     return {
         "attention": api.attention,
+        "attention_vjp": api.attention_vjp,
         "multi_head_attention": api.multi_head_attention,
+        "multi_head_attention_vjp": api.multi_head_attention_vjp,
         "merge_partials": api.merge_partials,
         "Projections": Projections,
         "window_tokens": window_tokens,
