@@ -18,7 +18,17 @@ from mha_backends.torch.module import MultiHeadAttention
 from mha_backends.torch.precision import precision_report
 from mha_core import bind
 
-__all__ = ["MultiHeadAttention", "attention", "create", "merge_partials", "multi_head_attention", "precision_report"]
+__all__ = [
+    "MultiHeadAttention",
+    "attention",
+    "attention_vjp",
+    "create",
+    "merge_partials",
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "precision_report",
+]
 
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
