@@ -47,7 +47,7 @@ def _check_fit(clause: str, call: Call, given: dict[str, Any], library: str | No
     rows = (*sizes.batch, sizes.h, sizes.n)
     wide = "float64" if kind == "float64" else "float32"
     wanted = {"output": ((*rows, sizes.d_v), kind), "lse": (rows, wide), "weights": ((*rows, sizes.m), kind)}
-    arrays = {name: x for name, x in given.items() if x is not None}
+    arrays = {name: x for name, x in given.items() if x is not None or name == "grad_output"}
     check_library({"query": call.query, **arrays}, library)
     for name, x in arrays.items():
         shape, dtype = wanted[name.removeprefix("grad_")]
