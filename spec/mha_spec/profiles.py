@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-CONSTANTS_VERSION = "0.1"
+CONSTANTS_VERSION = "0.2"
 """Changes whenever a number of this module changes, and never in the commit that changes a kernel."""
 
 
@@ -136,6 +136,10 @@ COUNTS = MappingProxyType(
         "block": 8,  # keys: online softmax may rescale once for every block after the first
         "normalise": 3,  # division, or reciprocal and product, and a last conversion
         "lse": 3,  # logarithm within 3 ulp; log(2), product, sum with the maximum
+        "lse_again": 3,  # backward: the lse converted, log2(e), product with it
+        "row_gradient": 3,  # backward: dP + dA, minus D, plus dL
+        "score_gradient": 2,  # backward: product with the weight, and a conversion
+        "slope": 3,  # backward: the square of tanh, the difference, the product with it
         "float64_factor": 2,  # the truth is itself computed in float64 (MHA-NUM-15)
         "usable": 64,  # a case is used where the truth is this much better than the bound (MHA-NUM-16)
     }
