@@ -23,7 +23,8 @@ ALL = reference.create().claims
 class Honest:
     """Attention by the text, in float64, rounded once. Every method is a step of MHA-ATTN-9."""
 
-    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run")
+    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run", features=ALL.features - {"vjp"})
+    attend_vjp: Callable[..., Any] | None = None
 
     def attend(self, call: Call) -> AttentionResult:
         with np.errstate(all="ignore"):
@@ -130,6 +131,7 @@ class Honest:
             Backend(
                 name=type(self).__name__,
                 attend=self.attend,
+                attend_vjp=self.attend_vjp,
                 linear=self.linear,
                 to_host=own.to_host,
                 from_host=own.from_host,
@@ -141,6 +143,7 @@ class Honest:
             "attention": lambda *arrays, **options: self.after(api.attention(*arrays, **self.before(options))),
             "layer": lambda *arrays, **options: api.multi_head_attention(*self.layer_arrays(*arrays), **self.before(options)),
             "merge": self.merge,
+            **({} if self.attend_vjp is None else {"vjp": api.attention_vjp}),
         }
 
     def before(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from importlib import import_module
 
 import pytest
 from honest import Honest, diagnosis, failures, judged
+from honest_gradients import HonestGradients, ShiftedScores
 from saboteurs.kinds import REGISTER
 
 from mha_spec.clauses import load
 
-for room in ("scores", "pairs", "heads", "results", "conduct", "wholesale"):
+for room in ("scores", "pairs", "heads", "results", "conduct", "wholesale", "gradients"):
     import_module(f"saboteurs.{room}")
 
 # Clauses of these areas that no saboteur of a backend can break, and why.
@@ -21,12 +22,14 @@ ELSEWHERE = {
     "MHA-PROJ-6": "a bijection of Projections; mha_core/tests",
     "MHA-PROJ-10": "a refusal of constructors; mha_core/tests/test_refusals.py",
     "MHA-AUX-11": "the form of the result is the door's; the examples of the text hold it to that",
+    "MHA-GRAD-17": "the layer's gradients are those of core, of parts that the other clauses judge; backends/tests",
     "MHA-AUX-12": "a refusal of the door; mha_core/tests/test_refusals.py",
 }
 
 
-def test_the_honest_attention_is_accused_of_nothing():
-    assert not failures(judged(Honest()))
+@pytest.mark.parametrize("subject", [Honest, HonestGradients, ShiftedScores])
+def test_the_honest_attention_is_accused_of_nothing(subject):
+    assert not failures(judged(subject()))
 
 
 @pytest.mark.parametrize("saboteur", REGISTER, ids=lambda s: f"{s.clause}-{s.name}")
@@ -36,7 +39,7 @@ def test_the_right_clause_is_blamed_first(saboteur):
     assert blame[0].clause == saboteur.clause, [(v.clause, v.case, v.reason, v.pattern) for v in blame]
 
 
-@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC"])
+@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC", "GRAD"])
 def test_every_must_has_a_saboteur(area):
     broken = {saboteur.clause for saboteur in REGISTER} | ELSEWHERE.keys()
     missing = [

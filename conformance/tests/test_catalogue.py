@@ -40,6 +40,7 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-10": "binds a constructor of core; mha_core/tests/test_projections.py",
     "MHA-AUX-11": "binds the type of a result, of which foreign systems have their own; its example runs",
     "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
+    "MHA-GRAD-17": "binds the layer, whose gradients have no bound yet; its example runs, and backends/tests hold it to the reference",
 }
 """Clauses of the areas that must have cases, and have none, each with the reason."""
 
@@ -59,6 +60,7 @@ DESCRIBED_BY = {
     "weights": {"MHA-AUX-1"},
     "lse": {"MHA-AUX-4"},
     "layer": {"MHA-PROJ-1"},
+    "vjp": {"MHA-GRAD-1"},
 }
 HIDING = {"mask", "bias", "causal", "offset", "window", "lengths", "segments"}
 BEYOND_ITS_NEEDS = {
@@ -68,6 +70,7 @@ BEYOND_ITS_NEEDS = {
     "MHA-EXEC-5": {"scale"},  # a history of two scales
     "MHA-EXEC-11": {"d_v"},  # no channels of values, while there are some of keys
     "MHA-ATTN-4": {"d_v"},  # no channels of keys, while there are some of values
+    **dict.fromkeys(("MHA-GRAD-14", "MHA-GRAD-15"), HIDING),  # MHA-CONF-13
     "MHA-NUM-7": {"weights"},  # beside the lse, from the same call
 }
 """Features that a clause's cases use though neither it nor its needs describe them."""
@@ -75,6 +78,7 @@ BEYOND_ITS_NEEDS = {
 OPTION = {
     "is_causal": "causal", "query_offset": "offset", "key_lengths": "lengths", "query_segments": "segments",
     "key_segments": "segments", "sink_logits": "sink", "return_weights": "weights", "return_lse": "lse",
+    "grad_output": "vjp", "grad_lse": "lse", "grad_weights": "weights",
 }  # fmt: skip
 
 
@@ -83,6 +87,7 @@ def used_by(case):
     used = set()
     for request in case.make():
         used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options)}
+        used |= {"lse"} if request.kept else set()
         if request.target == "merge":
             used.add("lse")
             continue
@@ -137,7 +142,7 @@ def test_every_clause_of_a_case_stands_in_the_text_and_binds_implementations():
 
 
 def test_every_must_has_a_case_or_a_reason():
-    areas = {"ATTN", "MASK", "HEAD", "AUX", "PROJ", "EXEC", "VAL"}
+    areas = {"ATTN", "MASK", "HEAD", "AUX", "PROJ", "EXEC", "VAL", "GRAD"}
     asked = {case.clause for case in catalogue()}
     bare = {clause.id for clause in load().clauses if clause.level == "MUST" and clause.area in areas} - asked
     assert bare == set(WITHOUT_A_CASE)

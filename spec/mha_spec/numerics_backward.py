@@ -78,7 +78,7 @@ def gradient_bound(
         f, lost = _forward(query, key, value, b, see, p, scale, softcap, sink)
         dO, dL, dA = (np.zeros(()) if x is None else _tame(x) for x in arriving)
         dL, dA = np.broadcast_to(dL, see.shape[:-1]), np.broadcast_to(dA, see.shape)
-        A, dA_ = f.soft.A, weight_error(f.soft, p)
+        A, dA_ = f.soft.A, weight_error(f.soft, see, p)
 
         size = np.abs(dO) @ np.abs(f.V).mT
         through = dO @ f.V.mT
@@ -108,7 +108,7 @@ def gradient_bound(
         e_b = carried(dS, e_S, gamma(1, u(p.weights))) + eta(p.weights, p)
         found["bias"] = None if bias is None else bias_gradient_error(dS, np.where(see, e_b, 0.0), see, bias.shape, p)
         found["sink_logits"] = None if sink is None else sink_gradient_error(f.row, D[..., 0], e_D[..., 0], dL, see, sink, p)
-        return _doubled(exactly(found, query, key, value, arriving, b, see, sink, h_kv, lost | beyond(size, p)), p)
+        return _doubled(exactly(found, query, key, value, arriving, b, see, sink, h_kv, lost | (see & beyond(size, p))), p)
 
 
 def _forward(

@@ -47,14 +47,14 @@ class Forward:
     B_o: Reals
 
 
-def weight_error(soft: Softmax, p: Profile) -> Reals:
+def weight_error(soft: Softmax, see: Truths, p: Profile) -> Reals:
     r"""The weight that the backward computes: :math:`A (e^{X} - 1) + floor`, X the worse of two ways.
 
     From the row sum, as in the forward: :math:`X = E + L + \gamma_{n+R}(u_s) + \gamma_3(u_s)`. From the lse, as
     :math:`\exp(s - lse)`: :math:`X = E + \Delta lse + \gamma_3(u_s) |lse| + \gamma_1(u_s) T + \epsilon(T)` with
     :math:`T = -\log A + E + \Delta lse`, since :math:`s - lse` is the logarithm of the weight.
     """
-    return np.where(soft.A > 0, excess(soft.A, soft.log_A, log_error(soft, p)), 0.0) + weight_floor(p)
+    return np.where(see, excess(soft.A, soft.log_A, log_error(soft, p)) + weight_floor(p), 0.0)
 
 
 def log_error(soft: Softmax, p: Profile) -> Reals:
@@ -109,7 +109,7 @@ def weights_in_sum(soft: Softmax, A: Reals, rows: Reals, p: Profile) -> Reals:
     r"""Of a weight that is stored and summed over queries: :math:`A (e^{X + \rho} - 1) + (floor + \eta_P) e^\rho`,
     :math:`\rho = \gamma_1(u_P) + \gamma_2(u_m) + \gamma_{rows}(u_a)`; rows (*b h m 1)."""
     rho = gamma(1, u(p.weights)) + gamma(COUNTS["operands"], u_m(p)) + np.swapaxes(gamma(rows, u(p.accumulator)), -1, -2)
-    grown = np.where(A > 0, excess(A, soft.log_A, np.minimum(log_error(soft, p) + rho, LARGEST)), 0.0)
+    grown = excess(A, soft.log_A, np.minimum(log_error(soft, p) + rho, LARGEST))
     return np.asarray(grown + (weight_floor(p) + eta(p.weights, p)) * np.exp(rho))
 
 
@@ -136,7 +136,7 @@ def sink_gradient_error(
 ) -> tuple[Reals, Reals]:
     """(h): the sum over batch and rows of p (dL - D), p the weight of the last column."""
     last = row._replace(A=row.A[..., -1:], log_A=row.log_A[..., -1:], E=row.E[..., -1:])
-    share, e_p = last.A[..., 0], weight_error(last, p)[..., 0]
+    share, e_p = last.A[..., 0], weight_error(last, np.ones((), dtype=np.bool_), p)[..., 0]
     some = np.any(see, axis=-1)
     share, e_p = np.where(some, share, 1.0), np.where(some, e_p, 0.0)
     D, e_D = np.where(some, D, 0.0), np.where(some, e_D, 0.0)

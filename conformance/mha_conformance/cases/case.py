@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
-Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
-Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "refused", "facts"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train"]
+Target: TypeAlias = Literal["attention", "layer", "merge", "vjp"]
+Rule: TypeAlias = Literal[
+    "bound", "agree", "as first", "same bits", "hidden bits", "hidden gradient bits", "refused", "facts", "gradient facts"
+]  # fmt: skip
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 
@@ -21,12 +24,16 @@ class Request:
 
     operands: tuple[Any, ...]
     dtype: str
-    target: Literal["attention", "layer", "merge"] = "attention"
+    target: Target = "attention"
     arrays: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     projections: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "contiguous"
+    gradients: tuple[str, ...] = ()
+    """Of a vjp, the gradients that are looked at; all where it is empty. What arrives stands in ``arrays`` as grad_output, ..."""
+    kept: bool = False
+    """Whether a vjp is given output and lse of the same implementation's forward call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +43,8 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ; ``refused`` wants an error; ``facts`` looks at type, shape, memory and state, not at values.
+    that differ, and ``hidden gradient bits`` likewise of gradients; ``refused`` wants an error; ``facts`` looks at type,
+    shape, memory and state, not at values, and so does ``gradient facts``.
     """
 
     id: str

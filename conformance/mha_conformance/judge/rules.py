@@ -8,6 +8,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Rule
+from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
@@ -35,7 +36,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
         return wrong
     return _farthest(
         [
-            _measure(name, np.asarray(getattr(reply, name), dtype=np.float64), expected, truth.bounds[name], profile)
+            _measure(name, np.asarray(reply.array(name), dtype=np.float64), expected, truth.bounds[name], profile)
             for name, expected in truth.expected.items()
         ]
     )
@@ -44,7 +45,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
 def _malformed(reply: Reply, truth: Truth) -> Finding | None:
     """What was asked for and did not come back as floating numbers of the right shape."""
     for name, expected in truth.expected.items():
-        got = getattr(reply, name)
+        got = reply.array(name)
         if got is None:
             return Finding(False, f"no {name} came back, though it was asked for", np.inf)
         shape, wanted, kind = tuple(np.shape(got)), tuple(np.shape(expected)), np.asarray(got).dtype
@@ -97,7 +98,7 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
-    return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
+    return _bits(case, replies, profile, lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -113,23 +114,24 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
         case,
         replies,
         profile,
-        lambda array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
+        lambda name, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
     )
 
 
-def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
+def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[str, Any], Any]) -> Finding:
+    """``where(name, array)`` says which elements of an array are compared."""
     if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
         return wrong
     for at, reply in enumerate(replies[1:], start=1):
-        for name in ("output", "weights", "lse"):
-            first, other = getattr(replies[0], name), getattr(reply, name)
+        for name in ("output", "weights", "lse", *replies[0].gradients):
+            first, other = replies[0].array(name), reply.array(name)
             if first is None and other is None:
                 continue
             if first is None or other is None or np.shape(first) != np.shape(other):
                 return Finding(False, f"{name} of call 0 and call {at} differ in shape", np.inf)
             words = np.dtype(f"u{np.asarray(first).itemsize}")
             changed = np.ascontiguousarray(first).view(words) != np.ascontiguousarray(other).view(words)
-            changed = changed & where(first)
+            changed = changed & where(name, first)
             if changed.any():
                 place = tuple(int(i) for i in np.argwhere(changed)[0])
                 worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)
@@ -176,12 +178,33 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
     return Finding(True, ratio=0.0)
 
 
+def hidden_gradient_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Gradients that what differs between the requests is hidden from have the same bits (MHA-GRAD-15)."""
+    blind = blind_gradients(*case.make())
+    return _bits(case, replies, profile, lambda name, array: np.broadcast_to(blind.get(name, False), np.shape(array)))
+
+
+def gradient_facts(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Type, shape, library and device of each gradient are those of its operand, and no input is modified (MHA-GRAD-1)."""
+    wrong = [f"{fact} of {name}: {got}, expected {wanted}" for reply in replies for fact in ("dtypes", "libraries", "devices")
+             for name, (got, wanted) in reply.facts[fact].items() if got != wanted]  # fmt: skip
+    wrong += [f"{name} was modified" for reply in replies for name in reply.facts["modified"]]
+    wrong += [
+        f"a gradient of {name} is missing, or there is one too many" for reply in replies for name in reply.facts["absent"]
+    ]
+    if wrong:
+        return Finding(False, "; ".join(wrong), np.inf)
+    return next(filter(None, map(_malformed, replies, truths(case, profile))), Finding(True, ratio=0.0))
+
+
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "bound": within_bound,
     "agree": agreeing,
     "as first": as_first,
     "same bits": same_bits,
     "hidden bits": hidden_bits,
+    "hidden gradient bits": hidden_gradient_bits,
     "refused": refused,
     "facts": well_behaved,
+    "gradient facts": gradient_facts,
 }

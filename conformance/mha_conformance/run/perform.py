@@ -3,36 +3,25 @@
 import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.case import Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.implementation import OPERANDS, Implementation
+from mha_conformance.run.reply import Reply
+from mha_conformance.run.training import call_vjp, gradient_reply
 from mha_core import Projections, Unsupported
 from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
+__all__ = ["ALONE", "Reply", "answer", "global_state", "perform", "prepared"]
+
 CONCURRENT = "MHA-EXEC-7"
 ALONE = "options "
 """The prefix of a layout that is meant for mask and bias alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
-
-    status: Literal["ok", "refused", "unsupported", "inexpressible"]
-    output: Any = None
-    weights: Any = None
-    lse: Any = None
-    error: str = ""
-    clause: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    kernel: str = ""
-    """Which kernel answered, in the implementation's own words; empty where it does not say."""
 
 
 def perform(implementation: Implementation, clause: str, requests: tuple[Request, ...]) -> list[Reply]:
@@ -63,6 +52,8 @@ def answer(implementation: Implementation, request: Request) -> Reply:
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
         return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
     try:
+        if request.target == "vjp":
+            return gradient_reply(implementation.host, given, before, result)
         return replace(_reply(implementation, request, operands, given, before, state, result), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
@@ -99,11 +90,12 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
         name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
         for name, x in request.arrays.items()
     }
+    kinds |= {"grad_lse": "float64" if request.dtype == "float64" else "float32"}
 
     def native(name: str, x: Any, dtype: str) -> Any:
         with np.errstate(all="ignore"):
             values = np.asarray(x).astype(numpy_dtype(dtype))
-        if request.target == "attention" and name in OPERANDS:
+        if request.target in ("attention", "vjp") and name in (*OPERANDS, "grad_output"):
             values = laid_out(values, "contiguous" if request.layout.startswith(ALONE) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
@@ -131,6 +123,9 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     if request.target == "layer":
         assert implementation.layer is not None
         return implementation.layer(*operands, **options)
+    if request.target == "vjp":
+        assert implementation.vjp is not None
+        return call_vjp(implementation.vjp, implementation.attention if request.kept else None, operands, options)
     return implementation.attention(*operands, **options)
 
 

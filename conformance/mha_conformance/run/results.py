@@ -61,7 +61,7 @@ class Report:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
             return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
         profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
-        asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
+        asked = ", ".join(("core", *sorted(self.claims.features - {"dropout"})))
         every = {feature for case in catalogue() for feature in case.features}
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""

@@ -27,7 +27,7 @@ class About:
     inferred: bool
     doors: bool
     functions: frozenset[str]
-    """Of attention, layer, merge and explain, those that it has."""
+    """Of attention, layer, merge, vjp and explain, those that it has."""
     libraries: dict[str, str]
     settings: dict[str, Any]
     pid: int
@@ -112,7 +112,12 @@ def _serve(target: Target, pipe: Connection) -> None:
 
 
 def _about(implementation: Implementation) -> About:
-    optional = {"layer": implementation.layer, "merge": implementation.merge, "explain": implementation.explain}
+    optional = {
+        "layer": implementation.layer,
+        "merge": implementation.merge,
+        "vjp": implementation.vjp,
+        "explain": implementation.explain,
+    }
     return About(
         name=implementation.name,
         claims=implementation.claims,

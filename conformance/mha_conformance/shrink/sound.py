@@ -8,4 +8,4 @@ from mha_conformance.run.perform import Reply
 
 def sound(case: Case, profile: str) -> bool:
     """Whether the truth itself passes: a law between several requests may be lost when each of them is cut."""
-    return RULES[case.rule](case, [Reply("ok", **truth.expected) for truth in truths(case, profile)], profile).holds
+    return RULES[case.rule](case, [Reply.of(truth.expected) for truth in truths(case, profile)], profile).holds
