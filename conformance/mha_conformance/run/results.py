@@ -42,7 +42,7 @@ class Report:
     def satisfied(self) -> dict[str, str | None]:
         """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
 
-        Every numeric case speaks of it. So does a case of meaning that keeps some profile; one that keeps none is wrong in its
+        Every numeric case speaks of it. So does a case of meaning, or of gradients, that keeps some profile; one that keeps none is wrong in its
         meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
         """
         kept: dict[str, str | None] = {}
@@ -84,4 +84,8 @@ class Report:
 
 
 def _speaks_of_profiles(v: Verdict) -> bool:
-    return bool(v.profiles) if v.group == "semantics" else v.group == "numerics" and bool(v.profiles or v.status in FAILING)
+    return (
+        bool(v.profiles)
+        if v.group in ("semantics", "train")
+        else v.group == "numerics" and bool(v.profiles or v.status in FAILING)
+    )
