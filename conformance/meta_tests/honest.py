@@ -143,8 +143,11 @@ class Honest:
             "attention": lambda *arrays, **options: self.after(api.attention(*arrays, **self.before(options))),
             "layer": lambda *arrays, **options: api.multi_head_attention(*self.layer_arrays(*arrays), **self.before(options)),
             "merge": self.merge,
-            **({} if self.attend_vjp is None else {"vjp": api.attention_vjp}),
+            **({} if self.attend_vjp is None else {"vjp": api.attention_vjp, "layer_vjp": self.layer_vjp(api)}),
         }
+
+    def layer_vjp(self, api: Any) -> Callable[..., Any]:
+        return api.multi_head_attention_vjp  # type: ignore[no-any-return]
 
     def before(self, options: dict[str, Any]) -> dict[str, Any]:
         """What a saboteur does in front of the door."""

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "MHA-PROJ-6": "a bijection of Projections; mha_core/tests",
     "MHA-PROJ-10": "a refusal of constructors; mha_core/tests/test_refusals.py",
     "MHA-AUX-11": "the form of the result is the door's; the examples of the text hold it to that",
-    "MHA-GRAD-17": "the layer's gradients are those of core, of parts that the other clauses judge; backends/tests",
     "MHA-AUX-12": "a refusal of the door; mha_core/tests/test_refusals.py",
 }
 

@@ -40,7 +40,6 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-10": "binds a constructor of core; mha_core/tests/test_projections.py",
     "MHA-AUX-11": "binds the type of a result, of which foreign systems have their own; its example runs",
     "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
-    "MHA-GRAD-17": "binds the layer, whose gradients have no bound yet; its example runs, and backends/tests hold it to the reference",
 }
 """Clauses of the areas that must have cases, and have none, each with the reason."""
 
@@ -91,7 +90,7 @@ def used_by(case):
         if request.target == "merge":
             used.add("lse")
             continue
-        if request.target == "layer":
+        if request.target in ("layer", "layer vjp"):
             used.add("layer")
             w = request.projections
             heads, widths = (w["w_q"].shape[0], w["w_k"].shape[0]), (w["w_q"].shape[-1], w["w_v"].shape[-1])

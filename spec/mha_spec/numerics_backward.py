@@ -16,6 +16,7 @@ from mha_spec.call import Cotangents
 from mha_spec.numerics_backward_exact import GradientBounds, exactly
 from mha_spec.numerics_backward_steps import (
     Forward,
+    OperandErrors,
     arriving_errors,
     beyond,
     bias_gradient_error,
@@ -48,7 +49,7 @@ from mha_spec.numerics_steps import (
 )  # fmt: skip
 from mha_spec.profiles import COUNTS, Profile
 
-__all__ = ["GradientBounds", "gradient_bound"]
+__all__ = ["GradientBounds", "doubled", "gradient_bound", "heads_bound"]
 
 
 def gradient_bound(
@@ -69,22 +70,34 @@ def gradient_bound(
     ``bias`` has the rank of the scores; ``visible`` broadcasts to them. For P64 every bound is doubled (MHA-NUM-15). Raises
     ``Violation`` (MHA-NUM-4) where the profile has no bound for so many keys, queries or channels.
     """
-    p = profile
+    exact = OperandErrors(*(np.zeros_like(x) for x in (query, key, value, arriving.output)))
+    found, _ = heads_bound((query, key, value), arriving, exact, profile, scale, softcap, bias, visible, sink)
+    judged: GradientBounds = doubled(found, profile)
+    return judged
+
+
+def heads_bound(
+    operands: tuple[Reals, Reals, Reals], arriving: Cotangents, errors: OperandErrors, p: Profile, scale: float,
+    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None,
+) -> tuple[GradientBounds, Forward]:  # fmt: skip
+    """The same of operands and a grad_output that are off by ``errors``; nothing is doubled here."""
+    query, key, value = operands
     h, h_kv = query.shape[-3], key.shape[-3]
     shape = (*query.shape[:-1], key.shape[-2])
     b = np.broadcast_to(np.zeros(()) if bias is None else bias, shape)
     see = np.broadcast_to(np.ones((), dtype=np.bool_) if visible is None else visible, shape) & (b != -np.inf)
     with np.errstate(all="ignore"):
-        f, lost = _forward(query, key, value, b, see, p, scale, softcap, sink)
+        f, lost = _forward(operands, errors, b, see, p, scale, softcap, sink)
+        e_O = errors.grad_output
         dO, dL, dA = (np.zeros(()) if x is None else _tame(x) for x in arriving)
         dL, dA = np.broadcast_to(dL, see.shape[:-1]), np.broadcast_to(dA, see.shape)
         A, dA_ = f.soft.A, weight_error(f.soft, see, p)
 
-        size = np.abs(dO) @ np.abs(f.V).mT
+        size = (np.abs(dO) + e_O) @ (np.abs(f.V) + f.dV).mT
         through = dO @ f.V.mT
         arrived = see * (through + dA)
         D = np.sum(A * arrived, axis=-1, keepdims=True)  # (*b h n 1)
-        e_arrived, e_D = arriving_errors(f, dO, dA, size, through, arrived, dA_, p)
+        e_arrived, e_D = arriving_errors(f, dO, e_O, dA, size, through, arrived, dA_, p)
         r = arrived - D + dL[..., None]
         room = np.abs(arrived) + np.abs(dA) + np.abs(D) + np.abs(dL)[..., None] + e_arrived + e_D
         e_r = e_arrived + e_D + gamma(COUNTS["row_gradient"], u(p.softmax)) * room
@@ -97,10 +110,11 @@ def gradient_bound(
 
         rows = seen_by(see, h_kv)  # how many (query, head) see each key: (*b h_kv m 1)
         keys = np.asarray(np.sum(see, axis=-1, keepdims=True, dtype=np.float64))  # (*b h n 1)
-        a, dq = summed(dX, stored, f.K, keys, p)
-        c, dk = summed(dX.mT, stored.mT, f.Q, spread(rows, h), p)
+        a, dq = summed(dX, stored, f.K, f.dK, keys, p)
+        c, dk = summed(dX.mT, stored.mT, f.Q, f.dQ, spread(rows, h), p)
         weights = weights_in_sum(f.soft, A, spread(rows, h), p)
-        dv = over_group(np.swapaxes(np.where(see, weights, 0.0), -1, -2) @ np.abs(dO), h_kv) + rows * eta(p.accumulator, p)
+        weights = np.swapaxes(np.where(see, weights, 0.0), -1, -2)
+        dv = over_group(weights @ (np.abs(dO) + e_O) + np.swapaxes(A, -1, -2) @ e_O, h_kv) + rows * eta(p.accumulator, p)
         truth = [scale * a, scale * over_group(c, h_kv), over_group(np.swapaxes(A, -1, -2) @ dO, h_kv)]
         bounds = [scaled(dq, truth[0], scale, p), scaled(over_group(dk, h_kv), truth[1], scale, p), dv]
         bounds[2] = rounded(dv, truth[2], p.output, p)
@@ -108,19 +122,22 @@ def gradient_bound(
         e_b = carried(dS, e_S, gamma(1, u(p.weights))) + eta(p.weights, p)
         found["bias"] = None if bias is None else bias_gradient_error(dS, np.where(see, e_b, 0.0), see, bias.shape, p)
         found["sink_logits"] = None if sink is None else sink_gradient_error(f.row, D[..., 0], e_D[..., 0], dL, see, sink, p)
-        return _doubled(exactly(found, query, key, value, arriving, b, see, sink, h_kv, lost | (see & beyond(size, p))), p)
+        lost = lost | (see & beyond(size, p))
+        return exactly(found, query, key, value, arriving, b, see, sink, h_kv, lost), f
 
 
 def _forward(
-    query: Reals, key: Reals, value: Reals, b: Reals, see: Truths, p: Profile, scale: float, softcap: float | None,
-    sink: Reals | None,
+    operands: tuple[Reals, Reals, Reals], errors: OperandErrors, b: Reals, see: Truths, p: Profile, scale: float,
+    softcap: float | None, sink: Reals | None,
 ) -> tuple[Forward, Truths]:  # fmt: skip
     """The true forward with its errors, and the pairs (*b h n m) whose score may leave the profile's range."""
-    group = query.shape[-3] // max(key.shape[-3], 1)
-    Q, K, V = _tame(query), np.repeat(_tame(key), group, axis=-3), np.repeat(_tame(value), group, axis=-3)
-    G = abs(scale) * (np.abs(Q) @ np.abs(K).mT)
+    group = operands[0].shape[-3] // max(operands[1].shape[-3], 1)
+    Q, dQ = _tame(operands[0]), errors.query
+    K, V, dK, dV = (np.repeat(_tame(x), group, axis=-3) for x in (*operands[1:], errors.key, errors.value))
+    moved = abs(scale) * (dQ @ (np.abs(K) + dK).mT + np.abs(Q) @ dK.mT)
+    G = abs(scale) * (np.abs(Q) @ np.abs(K).mT) + moved
     x = s = scale * (Q @ K.mT)
-    delta = product_error(G, x, Q.shape[-1], scale, p)
+    delta = product_error(G, x, Q.shape[-1], scale, p) + moved * (1.0 + gamma(COUNTS["stored"], u(p.scores)))
     slope, dslope = np.ones(()), np.zeros(())
     if softcap is not None:
         t = np.tanh(x / softcap)
@@ -141,15 +158,16 @@ def _forward(
     m = see.shape[-1]
     soft = row._replace(A=row.A[..., :m], log_A=row.log_A[..., :m], E=row.E[..., :m])
     o = soft.A @ V
-    return Forward(Q, K, V, see, slope, dslope, soft, row, o, output_error(soft, V, np.zeros_like(V), see, o, p)), lost
+    B_o = output_error(soft, V, dV, see, o, p)
+    return Forward(Q, K, V, dQ, dK, dV, see, slope, dslope, soft, row, o, B_o), lost
 
 
 def _tame(x: Reals) -> Reals:
-    """What is not finite becomes 0; ``_special`` says what it means."""
+    """What is not finite becomes 0; ``exactly`` says what it means."""
     return np.where(np.isfinite(x), x, 0.0)
 
 
-def _doubled(bounds: GradientBounds, p: Profile) -> GradientBounds:
+def doubled(bounds: Any, p: Profile) -> Any:
     """P64 is judged with twice the bound: the truth is float64 arithmetic as well (MHA-NUM-15)."""
     factor = COUNTS["float64_factor"] if p.io == "float64" else 1
-    return bounds._replace(**{name: factor * x for name, x in bounds._asdict().items() if name != "truth" and x is not None})
+    return bounds._replace(**{name: factor * x for name, x in bounds._asdict().items() if isinstance(x, np.ndarray)})

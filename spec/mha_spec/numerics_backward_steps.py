@@ -5,7 +5,7 @@ size 1 are kept. No result is NaN unless an input is.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,15 @@ from mha_spec.numerics_steps import (
 from mha_spec.profiles import COUNTS, TYPES, Profile
 
 
+class OperandErrors(NamedTuple):
+    """By how much the operands of the heads, and what arrives at their output, may be off already; in their shapes."""
+
+    query: Reals
+    key: Reals
+    value: Reals
+    grad_output: Reals
+
+
 @dataclass(frozen=True, slots=True)
 class Forward:
     """What the backward begins with: operands as every query head reads them, without what is not finite, and the true forward."""
@@ -36,6 +45,10 @@ class Forward:
     Q: Reals
     K: Reals
     V: Reals
+    dQ: Reals
+    dK: Reals
+    dV: Reals
+    """Their errors."""
     see: Truths
     slope: Reals
     dslope: Reals
@@ -68,16 +81,17 @@ def log_error(soft: Softmax, p: Profile) -> Reals:
 
 
 def arriving_errors(
-    f: Forward, dO: Reals, dA: Reals, size: Reals, through: Reals, arrived: Reals, dA_: Reals, p: Profile
+    f: Forward, dO: Reals, e_O: Reals, dA: Reals, size: Reals, through: Reals, arrived: Reals, dA_: Reals, p: Profile
 ) -> tuple[Reals, Reals]:
     r"""Of dP and of D (*b h n 1).
 
     :math:`\Delta dP = (\gamma_{d_v}(u_a) \oplus \gamma_2(u_m)) |dO| |V|^T`, stored with the scores where these are.
     :math:`\Delta D` is the worse of two ways: :math:`|dO| \cdot B + \gamma_{d_v}(u_s) |dO| \cdot (|O| + B)`, where B is the bound of the
-    rounded output, which kernels use; and the sum of the errors of :math:`A \, dP`.
+    rounded output, which kernels use; and the sum of the errors of :math:`A \, dP`. What dO and V are off by already, e_O and dV, is added.
     """
     d_v, A, us = f.V.shape[-1], f.soft.A, u(p.softmax)
     e = both(gamma(d_v, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p))) * size + d_v * eta(p.accumulator, p)
+    e = e + (np.abs(dO) + e_O) @ f.dV.mT + e_O @ np.abs(f.V).mT
     e = carried(through, e, gamma(COUNTS["stored"], u(p.scores)))
     e = np.where(f.see, e + gamma(1, us) * (np.abs(arrived) + np.abs(dA)), 0.0)
 
@@ -89,20 +103,23 @@ def arriving_errors(
         )
         return np.asarray(np.sum(np.where(f.see, terms, 0.0), axis=-1, keepdims=True) + rest)
 
-    by_output = np.sum(np.abs(dO) * f.B_o, axis=-1, keepdims=True)
-    by_output = by_output + gamma(d_v, us) * np.sum(np.abs(dO) * (np.abs(f.o) + f.B_o), axis=-1, keepdims=True)
+    size_o = np.abs(f.o) + f.B_o
+    by_output = np.sum(np.abs(dO) * f.B_o + e_O * size_o, axis=-1, keepdims=True)
+    by_output = by_output + gamma(d_v, us) * np.sum((np.abs(dO) + e_O) * size_o, axis=-1, keepdims=True)
     by_output = by_output + summed(dA, np.zeros(()))
     return np.asarray(e), np.maximum(by_output, summed(arrived, e)) + (d_v + 1) * eta(p.softmax, p)
 
 
-def summed(dX: Reals, error: Reals, Y: Reals, terms: Reals, p: Profile) -> tuple[Reals, Reals]:
+def summed(dX: Reals, error: Reals, Y: Reals, dY: Reals, terms: Any, p: Profile) -> tuple[Reals, Reals]:
     r"""(... r c), (... c d) -> dX Y (... r d), and its error for a dX that is off by ``error``, here :math:`\Delta`:
 
-    :math:`\Delta |Y| + (\gamma_{terms}(u_a) \oplus \gamma_2(u_m)) (|dX| + \Delta) |Y| + terms \, \eta_a`.
+    :math:`\Delta |Y| + (\gamma_{terms}(u_a) \oplus \gamma_2(u_m)) (|dX| + \Delta) |Y| + terms \, \eta_a`;
+    a Y that is off by dY adds to it.
     """
     r = both(gamma(terms, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)))
-    size = np.abs(Y)
-    return dX @ Y, error @ size + r * ((np.abs(dX) + error) @ size) + terms * eta(p.accumulator, p)
+    size = np.abs(Y) + dY
+    moved = error @ size + np.abs(dX) @ dY
+    return dX @ Y, moved + r * ((np.abs(dX) + error) @ size) + terms * eta(p.accumulator, p)
 
 
 def weights_in_sum(soft: Softmax, A: Reals, rows: Reals, p: Profile) -> Reals:

@@ -286,3 +286,37 @@ class DefaultScaleBackwards(HonestGradients):
 class SmallValuesSkipped(HonestGradients):
     def through_values(self, dO, v):
         return super().through_values(dO, v) * (np.abs(v).max(initial=0.0) > 0.1)
+
+
+class Layer(HonestGradients):
+    """A layer of which one gradient is changed."""
+
+    def layer_vjp(self, api):
+        def vjp(*arrays, **options):
+            return self.changed(api.multi_head_attention_vjp(*arrays, **options), *arrays)
+
+        return vjp
+
+
+@breaks("MHA-GRAD-17", "the bias of the output by the mean over tokens")
+class OutputBiasMean(Layer):
+    def changed(self, found, query, *others):
+        p = found.projections
+        tokens = query.size // query.shape[-1]
+        return found if p.b_o is None else found._replace(projections=p._replace(b_o=p.b_o / p.b_o.dtype.type(tokens)))
+
+
+@breaks("MHA-GRAD-17", "the gradient of a weight is transposed where it is square")
+class WeightTransposed(Layer):
+    def changed(self, found, *arrays):
+        w = found.projections.w_o
+        flat = w.reshape(-1, w.shape[-1])
+        if flat.shape[0] == flat.shape[1]:
+            return found._replace(projections=found.projections._replace(w_o=flat.T.reshape(w.shape)))
+        return found
+
+
+@breaks("MHA-GRAD-17", "the mean over heads in place of the sum, in the input's gradient")
+class HeadsMean(Layer):
+    def changed(self, found, query, key, value, projections, *others):
+        return found._replace(query=found.query / found.query.dtype.type(projections.w_q.shape[0]))

@@ -10,6 +10,7 @@ from mha_conformance.cases import (
     execution,
     gradients,
     gradients_hidden,
+    gradients_layer,
     heads,
     large,
     layer,
@@ -23,7 +24,20 @@ __all__ = ["Case", "Level", "Request", "catalogue"]
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    parts = (execution, attention, visible, heads, auxiliary, layer, crossed, exactness, large, gradients, gradients_hidden)
+    parts = (
+        execution,
+        attention,
+        visible,
+        heads,
+        auxiliary,
+        layer,
+        crossed,
+        exactness,
+        large,
+        gradients,
+        gradients_hidden,
+        gradients_layer,
+    )
     found = tuple(case for part in parts for case in part.cases())
     twice = {case.id for case in found if sum(other.id == case.id for other in found) > 1}
     if twice:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train"]
-Target: TypeAlias = Literal["attention", "layer", "merge", "vjp"]
+Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp"]
 Rule: TypeAlias = Literal[
     "bound", "agree", "as first", "same bits", "hidden bits", "hidden gradient bits", "refused", "facts", "gradient facts"
 ]  # fmt: skip

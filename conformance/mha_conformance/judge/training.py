@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from mha_backends import reference
 from mha_conformance.cases.calls import call_of, visible_pairs
 from mha_conformance.cases.case import Request
+from mha_core import Projections
 from mha_spec import equations, gradients
 from mha_spec.call import Cotangents
 from mha_spec.numerics import PROFILES
 from mha_spec.numerics_backward import gradient_bound
+from mha_spec.numerics_backward_layer import layer_gradient_bound
 
 
 def expected_gradients(request: Request, profile: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -31,6 +34,25 @@ def expected_gradients(request: Request, profile: str) -> tuple[dict[str, Any], 
             expected[f"{name} gradient"] = np.where(np.isinf(B), np.nan, x).reshape(shape)
             room[f"{name} gradient"] = B.reshape(shape)
     return expected, room
+
+
+def expected_layer_gradients(request: Request, profile: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same of a layer: its inputs, its projections, bias and sinks. The numbers are the reference's, in float64."""
+    p = Projections(**request.projections)
+    query, key, value = request.operands
+    inputs = ((query, p.w_q, p.b_q), (key, p.w_k, p.b_k), (value, p.w_v, p.b_v))
+    call = call_of(request, tuple(equations.project_heads(*each) for each in inputs))
+    arriving = Cotangents(*(request.arrays.get(f"grad_{name}") for name in Cotangents._fields))
+    see = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
+    bounds = layer_gradient_bound(
+        query, key, value, p, arriving, PROFILES[profile], scale=call.scale, softcap=call.softcap, bias=call.bias, visible=see,
+        sink=call.sink_logits,
+    )  # fmt: skip
+    found = reference.multi_head_attention_vjp(query, key, value, p, **request.arrays, **request.options)
+    flat = {**found._asdict(), **found.projections._asdict()}
+    there = {name: x for name, x in flat.items() if x is not None and name != "projections"}
+    room = {name: getattr(bounds, name).reshape(x.shape) for name, x in there.items()}
+    return {f"{name} gradient": x for name, x in there.items()}, {f"{name} gradient": B for name, B in room.items()}
 
 
 def blind_gradients(first: Request, second: Request) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
-from mha_conformance.judge.training import expected_gradients
+from mha_conformance.judge.training import expected_gradients, expected_layer_gradients
 from mha_core import Call, Projections
 from mha_spec import equations
 from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
@@ -35,6 +35,8 @@ def truth(request: Request, profile: str) -> Truth:
             return _merge(request, profile)
         if request.target == "vjp":
             return Truth(*expected_gradients(request, profile))
+        if request.target == "layer vjp":
+            return Truth(*expected_layer_gradients(request, profile))
         return _layer(request, profile) if request.target == "layer" else _attention(request, profile)
 
 

@@ -39,6 +39,8 @@ def answer(implementation: Implementation, request: Request) -> Reply:
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
+    if request.target == "layer vjp":
+        given |= {name: x for name, x in operands[-1]._asdict().items() if x is not None}
     before = {name: implementation.host(x).tobytes() for name, x in given.items()}
     state = global_state()
     try:
@@ -52,7 +54,7 @@ def answer(implementation: Implementation, request: Request) -> Reply:
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
         return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
     try:
-        if request.target == "vjp":
+        if request.target in ("vjp", "layer vjp"):
             return gradient_reply(implementation.host, given, before, result)
         return replace(_reply(implementation, request, operands, given, before, state, result), kernel=kernel)
     except Exception as error:
@@ -109,7 +111,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
     operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
     options = {name: native(name, x, request.dtypes.get(name, kinds[name])) for name, x in request.arrays.items()}
     options |= request.options
-    if request.target == "layer":
+    if request.target in ("layer", "layer vjp"):
         operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
     if implementation.declared.native_offset is not None:
         options.pop("query_offset", None)
@@ -126,6 +128,9 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     if request.target == "vjp":
         assert implementation.vjp is not None
         return call_vjp(implementation.vjp, implementation.attention if request.kept else None, operands, options)
+    if request.target == "layer vjp":
+        assert implementation.layer_vjp is not None
+        return call_vjp(implementation.layer_vjp, None, operands, options)
     return implementation.attention(*operands, **options)
 
 

@@ -42,8 +42,8 @@ class Report:
     def satisfied(self) -> dict[str, str | None]:
         """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
 
-        Every numeric case speaks of it. So does a case of meaning, or of gradients, that keeps some profile; one that keeps none is wrong in its
-        meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
+        Every numeric case speaks of it. So does a case of meaning, or of gradients, that keeps some profile; one that keeps none is
+        wrong in its meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
         """
         kept: dict[str, str | None] = {}
         for dtype in self.claims.dtypes:

@@ -23,6 +23,8 @@ def call_vjp(
 def gradient_reply(host: Callable[[Any], Any], given: dict[str, Any], before: dict[str, bytes], result: Any) -> Reply:
     """Each gradient by the name of its operand, and what it is beside its numbers. Raises whatever a strange object raises."""
     found = {name: getattr(result, name, None) for name in AttentionGradients._fields}
+    if hasattr(result, "projections"):
+        found |= result.projections._asdict()
     there = {name: x for name, x in found.items() if x is not None}
     facts = {
         "dtypes": {name: (dtype_name(x), dtype_name(given[name])) for name, x in there.items()},

@@ -27,7 +27,7 @@ class About:
     inferred: bool
     doors: bool
     functions: frozenset[str]
-    """Of attention, layer, merge, vjp and explain, those that it has."""
+    """Of attention, layer, merge, vjp, layer vjp and explain, those that it has."""
     libraries: dict[str, str]
     settings: dict[str, Any]
     pid: int
@@ -116,6 +116,7 @@ def _about(implementation: Implementation) -> About:
         "layer": implementation.layer,
         "merge": implementation.merge,
         "vjp": implementation.vjp,
+        "layer vjp": implementation.layer_vjp,
         "explain": implementation.explain,
     }
     return About(
