@@ -7,7 +7,7 @@ from mha_core.layer_gradients import MultiHeadGradients
 from mha_core.merge import merge_partials
 from mha_core.projections import Merged, Projections
 from mha_core.registry import Status, available, load
-from mha_spec.call import AttentionGradients, AttentionResult, Call, Cotangents
+from mha_spec.call import AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 from mha_spec.contract_layer import head_size
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Projections",
     "SmallHeadWarning",
     "Status",
+    "Tangents",
     "Unsupported",
     "Violation",
     "available",

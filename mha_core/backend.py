@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from mha_core.errors import Unsupported
-from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 
 Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
 
 FEATURES = (
     "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
-    "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "layer",
+    "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "jvp", "layer",
 )  # fmt: skip
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
 
-FORWARD = frozenset(FEATURES) - {"dropout", "vjp"}
+FORWARD = frozenset(FEATURES) - {"dropout", "vjp", "jvp"}
 """Every feature of the forward call; ``dropout`` is reserved."""
 
 STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
@@ -56,7 +56,8 @@ class Backend:
     ``from_host(values, dtype)`` gives the library's array of the named dtype; ``devices()`` lists what can be used now.
     ``attend_vjp(call, cotangents, forward)`` gives the gradients of chapter 5, each in its operand's shape and dtype, the bias's in
     that of ``call.bias``; ``forward`` holds output and lse where the caller has kept them, and is None where they must be computed
-    again. A backend without it does not claim ``vjp``.
+    again. ``attend_jvp(call, tangents)`` gives the results and how fast they move, both with what the call asks for. A backend
+    without one of them does not claim ``vjp`` or ``jvp``.
     ``explain(call)`` names the kernel that ``attend`` would run, by options, shapes, dtype and device, and computes nothing.
     """
 
@@ -69,10 +70,12 @@ class Backend:
     claims: Claims
     explain: Callable[[Call], str] = lambda call: "its only kernel"
     attend_vjp: Callable[[Call, Cotangents, AttentionResult | None], AttentionGradients] | None = None
+    attend_jvp: Callable[[Call, Tangents], tuple[AttentionResult, AttentionResult]] | None = None
 
     def __post_init__(self) -> None:
-        if "vjp" in self.claims.features and self.attend_vjp is None:
-            raise ValueError(f"backend {self.name!r} claims the feature vjp and has no attend_vjp")
+        for feature, function in (("vjp", self.attend_vjp), ("jvp", self.attend_jvp)):
+            if feature in self.claims.features and function is None:
+                raise ValueError(f"backend {self.name!r} claims the feature {feature} and has no attend_{feature}")
 
 
 def check_claimed(backend: Backend, features: Set[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
 from mha_core.backend import FORWARD, Backend, check_claimed
 from mha_core.errors import Unsupported
-from mha_core.gradients import AttentionVjp, MultiHeadAttentionVjp, bind_gradients
+from mha_core.gradients import AttentionJvp, AttentionVjp, MultiHeadAttentionVjp, bind_gradients
 from mha_core.layer import multi_head
 from mha_core.merge import merge_partials
 from mha_core.projections import Projections
@@ -68,6 +68,7 @@ class Api:
     multi_head_attention: MultiHeadAttention
     attention_vjp: AttentionVjp
     multi_head_attention_vjp: MultiHeadAttentionVjp
+    attention_jvp: AttentionJvp
     merge_partials: MergePartials
     explain: Callable[..., str]
     """Which kernel answers ``attention`` with the same arguments; it validates them and computes nothing."""
@@ -173,7 +174,7 @@ def bind(backend: Backend) -> Api:
         result = multi_head(backend, attend, query, key, value, projections, options)
         return result if return_weights or return_lse else result.output
 
-    attention_vjp, multi_head_attention_vjp = bind_gradients(backend, legal)
+    attention_vjp, multi_head_attention_vjp, attention_jvp = bind_gradients(backend, legal)
     return Api(
         name=backend.name,
         backend=backend,
@@ -181,6 +182,7 @@ def bind(backend: Backend) -> Api:
         multi_head_attention=cast(MultiHeadAttention, multi_head_attention),
         attention_vjp=attention_vjp,
         multi_head_attention_vjp=multi_head_attention_vjp,
+        attention_jvp=attention_jvp,
         merge_partials=merge_partials,
         explain=explain,
     )

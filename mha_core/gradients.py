@@ -9,9 +9,9 @@ import array_api_compat
 from mha_core.backend import Backend, check_claimed
 from mha_core.layer_gradients import MultiHeadGradients, multi_head_vjp
 from mha_core.projections import Projections
-from mha_spec.call import Array, AttentionGradients, AttentionResult, Call
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Tangents
 from mha_spec.contract import attention_call
-from mha_spec.contract_gradients import check_layer_cotangent, checked_cotangents, checked_forward
+from mha_spec.contract_gradients import check_layer_cotangent, checked_cotangents, checked_forward, checked_tangents
 from mha_spec.contract_layer import check_layer
 
 _OPTIONS = frozenset(inspect.signature(attention_call).parameters) - {
@@ -35,8 +35,17 @@ class MultiHeadAttentionVjp(Protocol):
     ) -> MultiHeadGradients: ...
 
 
-def bind_gradients(backend: Backend, legal: Callable[..., Call]) -> tuple[AttentionVjp, MultiHeadAttentionVjp]:
-    """Both functions of a backend; ``legal`` makes a call of arguments and has checked them and the options' claims."""
+@runtime_checkable
+class AttentionJvp(Protocol):
+    """``attention_jvp``: the results of ``attention``, and how fast they move when the operands do."""
+
+    def __call__(
+        self, query: Array, key: Array, value: Array, tangents: Tangents, **options: Any
+    ) -> tuple[AttentionResult, AttentionResult]: ...
+
+
+def bind_gradients(backend: Backend, legal: Callable[..., Call]) -> tuple[AttentionVjp, MultiHeadAttentionVjp, AttentionJvp]:
+    """The three functions of a backend; ``legal`` makes a call of arguments and has checked them and the options' claims."""
     library = backend.claims.arrays
 
     def attention_vjp(
@@ -100,7 +109,24 @@ def bind_gradients(backend: Backend, legal: Callable[..., Call]) -> tuple[Attent
 
         return multi_head_vjp(backend.linear, attend, attend_vjp, query, key, value, projections, grad_output)
 
-    return attention_vjp, multi_head_attention_vjp
+    def attention_jvp(
+        query: Array, key: Array, value: Array, tangents: Tangents, **options: Any
+    ) -> tuple[AttentionResult, AttentionResult]:
+        """The results of ``attention`` and their derivative along ``tangents``, MHA-GRAD-21.
+
+        ``Tangents(query, key, value, bias, sink_logits)`` holds a direction for each operand, in its shape and dtype, or None for
+        one that stays. Gives two ``AttentionResult``, with weights and lse where ``return_weights`` and ``return_lse`` ask for them.
+        Raises as ``attention`` does, and MHA-GRAD-21 for tangents that do not fit.
+        """
+        if unknown := sorted(options.keys() - _OPTIONS - {"return_weights", "return_lse"}):
+            raise TypeError(f"attention_jvp() got an unexpected keyword argument {unknown[0]!r}")
+        call = legal(query, key, value, **options)
+        moving = checked_tangents(call, tangents, library)
+        check_claimed(backend, {"jvp"})
+        assert backend.attend_jvp is not None
+        return backend.attend_jvp(call, moving)
+
+    return attention_vjp, multi_head_attention_vjp, attention_jvp
 
 
 def _check_options(function: str, options: dict[str, Any]) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Projections, bind
+from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Projections, Tangents, bind
 from mha_core.backend import FORWARD, STRICTEST
 from mha_spec import equations, gradients
 from mha_spec.call import Array, dtype_name
 
 __all__ = [
     "attention",
+    "attention_jvp",
     "attention_vjp",
     "create",
     "layer_in_a_loop",
@@ -48,6 +49,20 @@ def attend_vjp(call: Call, cotangents: Cotangents, forward: AttentionResult | No
         found = gradients.attention_vjp(_widened(call), arriving)
         return AttentionGradients(
             *(None if x is None else xp.astype(x, getattr(call, name).dtype) for name, x in found._asdict().items())
+        )
+
+
+def attend_jvp(call: Call, tangents: Tangents) -> tuple[AttentionResult, AttentionResult]:
+    """The results and how fast they move, each in float64 and rounded to its type."""
+    xp = array_api_compat.array_namespace(call.query)
+    with np.errstate(all="ignore"):
+        moving = Tangents(*(x if x is None else xp.astype(x, xp.float64) for x in tangents))
+        output, weights, lse = gradients.attention_jvp(_widened(call), moving)
+        narrow, wide = call.query.dtype, xp.float64 if dtype_name(call.query) == "float64" else xp.float32
+        return attend(call), AttentionResult(
+            xp.astype(output, narrow),
+            xp.astype(weights, narrow) if call.weights else None,
+            xp.astype(lse, wide) if call.lse else None,
         )
 
 
@@ -105,6 +120,7 @@ _BACKEND = Backend(
     name="reference",
     attend=attend,
     attend_vjp=attend_vjp,
+    attend_jvp=attend_jvp,
     linear=linear,
     to_host=to_host,
     from_host=from_host,
@@ -113,7 +129,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays=None,
         dtypes=tuple(STRICTEST),
-        features=FORWARD | {"vjp"},
+        features=FORWARD | {"vjp", "jvp"},
         profiles=STRICTEST,
         strict=True,
         determinism="bit-exact",
@@ -129,3 +145,4 @@ def create() -> Backend:
 _api = bind(_BACKEND)
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
 attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

@@ -23,7 +23,7 @@ ALL = reference.create().claims
 class Honest:
     """Attention by the text, in float64, rounded once. Every method is a step of MHA-ATTN-9."""
 
-    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run", features=ALL.features - {"vjp"})
+    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run", features=ALL.features - {"vjp", "jvp"})
     attend_vjp: Callable[..., Any] | None = None
 
     def attend(self, call: Call) -> AttentionResult:

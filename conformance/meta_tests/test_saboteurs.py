@@ -22,6 +22,7 @@ ELSEWHERE = {
     "MHA-PROJ-6": "a bijection of Projections; mha_core/tests",
     "MHA-PROJ-10": "a refusal of constructors; mha_core/tests/test_refusals.py",
     "MHA-AUX-11": "the form of the result is the door's; the examples of the text hold it to that",
+    "MHA-GRAD-21": "it has no cases; spec/tests hold it to the gradients",
     "MHA-AUX-12": "a refusal of the door; mha_core/tests/test_refusals.py",
 }
 

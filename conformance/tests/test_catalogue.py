@@ -38,6 +38,7 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-2": "binds the constructor of Projections, which is core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "binds a constructor of core; mha_core/tests/test_projections.py",
+    "MHA-GRAD-21": "no bound is derived for it; its example runs, and spec/tests hold it to the gradients",
     "MHA-AUX-11": "binds the type of a result, of which foreign systems have their own; its example runs",
     "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
 }

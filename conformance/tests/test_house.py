@@ -30,6 +30,7 @@ PUBLIC = [
     "Projections",
     "SmallHeadWarning",
     "Status",
+    "Tangents",
     "Unsupported",
     "Violation",
     "available",
@@ -40,7 +41,7 @@ PUBLIC = [
     "window_tokens",
 ]
 COMMON = {"attention", "create", "merge_partials", "multi_head_attention"}
-GRADIENTS = {"attention_vjp", "multi_head_attention_vjp"}
+GRADIENTS = {"attention_jvp", "attention_vjp", "multi_head_attention_vjp"}
 EXTRA = {"reference": {"layer_in_a_loop"}, "numpy": set(), "torch": {"MultiHeadAttention", "precision_report"}, "cupy": set()}
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mha_backends import reference
-from mha_backends.reference import attention_vjp, multi_head_attention_vjp
-from mha_core import Projections, Unsupported, Violation, bind
+from mha_backends.reference import attention_jvp, attention_vjp, multi_head_attention_vjp
+from mha_core import Projections, Tangents, Unsupported, Violation, bind, load
 
 Q, K, V = np.ones((2, 4, 3, 5)), np.ones((2, 2, 6, 5)), np.ones((2, 2, 6, 7))
 G = np.ones((2, 4, 3, 7))
@@ -72,3 +72,28 @@ def test_the_layer_of_a_backend_without_gradients_is_unsupported():
 def test_a_claim_without_a_function_is_no_backend():
     with pytest.raises(ValueError, match="claims the feature vjp"):
         replace(reference.create(), attend_vjp=None)
+
+
+@pytest.mark.parametrize(
+    "tangents",
+    [Q, {"query": Q}, Tangents(query=Q[..., :1]), Tangents(key=K.astype("float32")), Tangents(bias=np.ones((3, 6)))],
+    ids=["an array", "a dict", "a shape", "a dtype", "a bias that is not there"],
+)
+def test_tangents_that_do_not_fit(tangents):
+    with pytest.raises(Violation, match="MHA-GRAD-21"):
+        attention_jvp(Q, K, V, tangents)
+
+
+def test_tangents_of_a_bias_of_rank_2_and_strange_options():
+    _, rate = attention_jvp(Q, K, V, Tangents(bias=np.ones((3, 6))), bias=np.zeros((3, 6)), return_lse=True)
+    np.testing.assert_allclose(rate.lse, 1.0)
+    with pytest.raises(TypeError, match="'temperature'"):
+        attention_jvp(Q, K, V, Tangents(), temperature=2)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_a_backend_without_jvp_says_so(name):
+    api = load(name)
+    arrays = [api.backend.from_host(x, "float64") for x in (Q, K, V)]
+    with pytest.raises(Unsupported, match=r"MHA-EXEC-9: .* was given jvp"):
+        api.attention_jvp(*arrays, Tangents())

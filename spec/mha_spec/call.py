@@ -106,6 +106,16 @@ class Cotangents(NamedTuple):
     weights: Array | None = None
 
 
+class Tangents(NamedTuple):
+    """A direction in which the operands of a call move, in their shapes and dtypes; None for what stays as it is (MHA-GRAD-21)."""
+
+    query: Array | None = None
+    key: Array | None = None
+    value: Array | None = None
+    bias: Array | None = None
+    sink_logits: Array | None = None
+
+
 class AttentionGradients(NamedTuple):
     """The gradients of a loss with respect to the operands, in their shapes and dtypes; None for what the call was not given."""
 

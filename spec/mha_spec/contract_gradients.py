@@ -1,8 +1,8 @@
-"""Chapter 5 at the door: what arrives from behind fits the results of the call (MHA-GRAD-2, MHA-GRAD-3)."""
+"""Chapter 5 at the door: what arrives from behind fits the results of the call (MHA-GRAD-2, MHA-GRAD-3, MHA-GRAD-21)."""
 
 from typing import Any
 
-from mha_spec.call import Array, AttentionResult, Call, Cotangents, dtype_name
+from mha_spec.call import Array, AttentionResult, Call, Cotangents, Tangents, dtype_name
 from mha_spec.contract import check_library
 from mha_spec.violation import Violation, describe
 
@@ -29,6 +29,29 @@ def checked_forward(call: Call, output: Array | None, lse: Array | None, library
     given = {"output": output, "lse": lse}
     _check_fit("MHA-GRAD-3", call, given, library, "pass output and lse as attention gave them for this very call")
     return AttentionResult(output, None, lse)
+
+
+def checked_tangents(call: Call, tangents: Any, library: str | None) -> Tangents:
+    """MHA-GRAD-21: a ``Tangents``, each in the shape and dtype of its operand, none for what the call was not given.
+
+    Raises ``Violation``. That of a bias of rank 2 gets the rank of the scores, as the bias does.
+    """
+    do = "give the direction of each operand, element by element, or None where it stays as it is"
+    if getattr(tangents, "_fields", None) != Tangents._fields:
+        raise Violation(
+            "MHA-GRAD-21", f"tangents of type {type(tangents).__name__}", "Tangents(query, key, value, bias, sink_logits)", do
+        )
+    given = {name: x for name, x in tangents._asdict().items() if x is not None}
+    check_library({"query": call.query, **given}, library)
+    found = dict(given)
+    for name, x in given.items():
+        operand = getattr(call, name)
+        if operand is not None and name == "bias" and len(x.shape) == 2:
+            found[name] = x = x[(None,) * (len(operand.shape) - 2) + (...,)]
+        if operand is None or tuple(x.shape) != tuple(operand.shape) or dtype_name(x) != dtype_name(operand):
+            wanted = "None, as the call has no such operand" if operand is None else describe(operand)
+            raise Violation("MHA-GRAD-21", f"a tangent of {name}, {describe(x)}", wanted, do)
+    return Tangents(**found)
 
 
 def check_layer_cotangent(query: Array, projections: Any, grad_output: Array, library: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import array_api_compat
 from jaxtyping import Bool, Float
 
-from mha_spec.call import Array, AttentionGradients, Call, Cotangents
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 from mha_spec.equations import biased, capped, finite, heads, scores, sink_column, softmax, visible, weighted_sum
 
 
@@ -37,6 +37,42 @@ def attention_vjp(call: Call, arriving: Cotangents) -> AttentionGradients:
         bias=None if call.bias is None else over_broadcast(dS, call.bias),
         sink_logits=None if call.sink_logits is None else sink_gradient(call.sink_logits, lse, D, dL, see),
     )
+
+
+def attention_jvp(call: Call, moving: Tangents) -> AttentionResult:
+    """dQ (*b h n d_k), dK (*b h_kv m d_k), dV (*b h_kv m d_v), db, ds (h), each or None -> dO, dA, dL: how fast the results move.
+
+    dA = A * (dS - dL) with dL_i the mean of dS_i under the weights, the sink's included;  dO = dA V + A dV (MHA-GRAD-21).
+    """
+    xp = array_api_compat.array_namespace(call.query)
+    h = call.query.shape[-3]
+    K, V, see = heads(call.key, h), heads(call.value, h), visible(call)
+    dQ, dK, dV = (
+        xp.zeros_like(x) if dx is None else heads(dx, h) for dx, x in zip(moving[:3], (call.query, K, V), strict=True)
+    )
+    X = scores(call.query, K, call.scale)
+    S = X if call.softcap is None else capped(X, call.softcap)
+    s = finite(S if call.bias is None else biased(S, call.bias))
+    A, lse = softmax(s, see, sink_column(s, call.sink_logits))
+
+    dS = scores(dQ, K, call.scale) + scores(call.query, dK, call.scale)
+    dS = dS if call.softcap is None else capped_gradient(dS, X, call.softcap)
+    dS = dS if moving.bias is None else dS + moving.bias
+    dL = row_mean(A, dS, see)
+    if moving.sink_logits is not None:
+        dL = dL + sink_weight(call.sink_logits, lse, see) * moving.sink_logits[:, None]
+    dA = xp.where(see, A * (dS - dL[..., None]), xp.zeros_like(A))
+    return AttentionResult(weighted_sum(dA, V, see) + weighted_sum(A, dV, see), dA, dL)
+
+
+def sink_weight(
+    sink_logits: Float[Array, " h"], lse: Float[Array, "*b h n"], see: Bool[Array, "*b h n m"]
+) -> Float[Array, "*b h n"]:
+    """-> (*b h n): the part of the weight that the sink takes, exp(sink - lse_i); all of it in an empty row, none where it is -inf."""
+    xp = array_api_compat.array_namespace(lse)
+    column = sink_logits[:, None]  # (h 1)
+    p = xp.where(xp.any(see, axis=-1), xp.exp(column - lse), xp.ones_like(lse))
+    return xp.where(column == -xp.inf, xp.zeros_like(lse), p)
 
 
 def weight_gradient(
@@ -87,9 +123,8 @@ def sink_gradient(
     In an empty row the sink takes all of the weight, D_i is 0, and what is left is dL_i. A sink of -inf is none.
     """
     xp = array_api_compat.array_namespace(lse)
-    column = sink_logits[:, None]  # (h 1)
-    p = xp.where(xp.any(see, axis=-1), xp.exp(column - lse), xp.ones_like(lse))
-    terms = xp.where(column == -xp.inf, xp.zeros_like(lse), p * (-D if dL is None else dL - D))
+    p = sink_weight(sink_logits, lse, see)
+    terms = xp.where(sink_logits[:, None] == -xp.inf, xp.zeros_like(lse), p * (-D if dL is None else dL - D))
     return xp.reshape(_total(terms, (*range(lse.ndim - 2), -1)), sink_logits.shape)
 
 

@@ -8,7 +8,7 @@ import twin_gradients
 from random_calls import request
 
 from mha_backends import reference
-from mha_core import Projections
+from mha_core import Projections, Tangents
 
 CLOSE = {"rtol": 2e-12, "atol": 2e-12}
 
@@ -190,3 +190,34 @@ def _directional(x, y, p, dY, options):
         moved = Projections(*(w if w is None else w + sign * 1e-6 * s for w, s in zip(p, step, strict=True)))
         ends.append(np.sum(dY * reference.multi_head_attention(x, y, y, moved, **options)))
     return (ends[0] - ends[1]) / 2e-6, sum(np.sum(g * s) for g, s in zip(got.projections, step, strict=True) if g is not None)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_forwards_and_backwards_are_one_derivative(seed):
+    """<dO, jvp> = <vjp, tangents> for every direction; and the jvp is the slope of the public forward."""
+    query, key, value, grad, _, options = drawn(800 + seed, most=5)
+    rng = np.random.default_rng(seed)
+    operands = {"query": query, "key": key, "value": value}
+    operands |= {name: options[name] for name in ("bias", "sink_logits") if name in options}
+    moving = {name: rng.normal(size=x.shape).astype(x.dtype) for name, x in operands.items()}
+    more = {"grad_lse": rng.normal(size=query.shape[:-1]), "grad_weights": rng.normal(size=(*query.shape[:-1], key.shape[-2]))}
+    ask = {"return_weights": True, "return_lse": True}
+    result, rate = reference.attention_jvp(query, key, value, Tangents(**moving), **ask, **options)
+    for a, b in zip(result, reference.attention(query, key, value, **ask, **options), strict=True):
+        np.testing.assert_array_equal(a, b)
+    forwards = np.sum(grad * rate.output) + np.sum(more["grad_lse"] * rate.lse) + np.sum(more["grad_weights"] * rate.weights)
+    found = reference.attention_vjp(query, key, value, grad, **more, **options)._asdict()
+    backwards = [found[name] * x for name, x in moving.items()]
+    size = 1 + sum(np.sum(np.abs(x)) for x in backwards)
+    assert abs(forwards - sum(np.sum(x) for x in backwards)) <= 1e-12 * size
+
+
+def test_hidden_tangents_and_empty_rows_move_nothing():
+    q, k, v = (np.random.default_rng(at).normal(size=(1, 2, 3)) for at in range(3))
+    mask = np.asarray([[False, False], [True, False]])
+    wild = np.full_like(k, np.nan)
+    wild[:, 0] = 1.0
+    moving = Tangents(query=np.ones_like(q), key=wild, value=wild, sink_logits=np.ones(1))
+    _, rate = reference.attention_jvp(q, k, v, moving, mask=mask, sink_logits=np.zeros(1), return_weights=True, return_lse=True)
+    assert (rate.output[0, 0] == 0).all() and (rate.weights[0, 0] == 0).all() and rate.lse[0, 0] == 1
+    assert np.isfinite(rate.output).all() and np.isfinite(rate.lse).all()

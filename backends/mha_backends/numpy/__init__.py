@@ -8,6 +8,7 @@ from mha_core.door import bind
 
 __all__ = [
     "attention",
+    "attention_jvp",
     "attention_vjp",
     "create",
     "merge_partials",
@@ -21,3 +22,4 @@ multi_head_attention = _api.multi_head_attention
 merge_partials = _api.merge_partials
 attention_vjp = _api.attention_vjp
 multi_head_attention_vjp = _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

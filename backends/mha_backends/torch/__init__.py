@@ -21,6 +21,7 @@ from mha_core import bind
 __all__ = [
     "MultiHeadAttention",
     "attention",
+    "attention_jvp",
     "attention_vjp",
     "create",
     "merge_partials",
@@ -32,3 +33,4 @@ __all__ = [
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
 attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

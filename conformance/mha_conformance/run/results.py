@@ -61,8 +61,8 @@ class Report:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
             return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}."
         profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
-        asked = ", ".join(("core", *sorted(self.claims.features - {"dropout"})))
         every = {feature for case in catalogue() for feature in case.features}
+        asked = ", ".join(("core", *sorted(self.claims.features & every)))
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
         known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
