@@ -14,7 +14,9 @@ from mha_spec.call import Array, AttentionGradients, Call, Sizes
 if TYPE_CHECKING:
     from mha_backends.numpy.backward import Rows
 
-FULL, BAND = Blocks(512, 512), Blocks(256, 512)
+FULL = Blocks(512, 256)
+BAND = Blocks(256, 256)
+"""By measurement: two tiles of scores are in use at once, so they are half as wide as those of the forward."""
 SHARES = 8
 """Heads of an item below which the queries of one head are dealt out to several tasks, each with sums of its own."""
 
