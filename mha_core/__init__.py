@@ -4,24 +4,29 @@ from mha_core.alibi import alibi_slopes
 from mha_core.backend import FEATURES, Backend, Claims
 from mha_core.door import Api, bind, window_tokens
 from mha_core.errors import BackendUnavailable, SmallHeadWarning, Unsupported, Violation
+from mha_core.layer_gradients import MultiHeadGradients
 from mha_core.merge import merge_partials
 from mha_core.projections import Merged, Projections
 from mha_core.registry import Status, available, load
-from mha_spec.call import AttentionResult, Call
+from mha_spec.call import AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 from mha_spec.contract_layer import head_size
 
 __all__ = [
     "FEATURES",
     "Api",
+    "AttentionGradients",
     "AttentionResult",
     "Backend",
     "BackendUnavailable",
     "Call",
     "Claims",
+    "Cotangents",
     "Merged",
+    "MultiHeadGradients",
     "Projections",
     "SmallHeadWarning",
     "Status",
+    "Tangents",
     "Unsupported",
     "Violation",
     "alibi_slopes",

@@ -4,12 +4,15 @@ from importlib import import_module
 
 import pytest
 from honest import Honest, failures, judged
+from honest_gradients import HonestGradients, ShiftedScores
 from kill_table import row
 from saboteurs.kinds import REGISTER
 
 from mha_spec.clauses import load
 
-for room in ("scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale"):
+for room in (
+    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients",
+):  # fmt: skip
     import_module(f"saboteurs.{room}")
 
 ELSEWHERE = {
@@ -28,12 +31,14 @@ ELSEWHERE = {
     "MHA-NUM-5": "a false profile breaks the bounds of the other clauses of NUM; conformance/tests/test_conform.py declares one",
     "MHA-NUM-12": "the sum of MHA-EXEC-1, MHA-MASK-15, MHA-MASK-19 and MHA-AUX-8: whatever breaks it breaks one of them",
     "MHA-CONF-12": "it binds reports and citations; conformance/tests/test_report.py",
+    "MHA-GRAD-21": "it has no cases; spec/tests hold it to the gradients",
 }
 """Clauses that no saboteur of a backend can break, and why."""
 
 
-def test_the_honest_attention_is_accused_of_nothing():
-    assert not failures(judged(Honest()))
+@pytest.mark.parametrize("subject", [Honest, HonestGradients, ShiftedScores])
+def test_the_honest_attention_is_accused_of_nothing(subject):
+    assert not failures(judged(subject()))
 
 
 @pytest.mark.parametrize("saboteur", REGISTER, ids=lambda s: f"{s.clause}-{s.name}")

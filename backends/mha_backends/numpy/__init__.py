@@ -6,9 +6,20 @@
 from mha_backends.numpy.backend import create
 from mha_core.door import bind
 
-__all__ = ["attention", "create", "merge_partials", "multi_head_attention"]
+__all__ = [
+    "attention",
+    "attention_jvp",
+    "attention_vjp",
+    "create",
+    "merge_partials",
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+]
 
 _api = bind(create())
 attention = _api.attention
 multi_head_attention = _api.multi_head_attention
 merge_partials = _api.merge_partials
+attention_vjp = _api.attention_vjp
+multi_head_attention_vjp = _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

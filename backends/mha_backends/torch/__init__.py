@@ -24,9 +24,12 @@ __all__ = [
     "DropIn",
     "MultiHeadAttention",
     "attention",
+    "attention_jvp",
+    "attention_vjp",
     "create",
     "merge_partials",
     "multi_head_attention",
+    "multi_head_attention_vjp",
     "precision_report",
     "register_with_transformers",
     "replace_attention",
@@ -34,3 +37,5 @@ __all__ = [
 
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

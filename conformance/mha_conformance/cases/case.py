@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
-Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train"]
+Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp"]
 Rule: TypeAlias = Literal[
-    "bound", "agree", "as first", "same bits", "hidden bits", "history", "refused", "facts", "statistics", "probable", "filter"
-]
+    "bound", "agree", "as first", "same bits", "hidden bits", "hidden gradient bits", "history", "refused", "facts",
+    "gradient facts", "statistics", "probable", "filter",
+]  # fmt: skip
 
 AS_LIST = "list"
 """In place of a dtype: a Python list and no array."""
@@ -25,12 +27,16 @@ class Request:
 
     operands: tuple[Any, ...]
     dtype: str
-    target: Literal["attention", "layer", "merge"] = "attention"
+    target: Target = "attention"
     arrays: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     projections: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "contiguous"
+    gradients: tuple[str, ...] = ()
+    """Of a vjp, the gradients that are looked at; all where it is empty. What arrives stands in ``arrays`` as grad_output, ..."""
+    kept: bool = False
+    """Whether a vjp is given output and lse of the same implementation's forward call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,9 +46,10 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ; ``history`` wants what was right at first to stay right; ``refused`` wants an error; ``facts`` looks at type, shape,
-    memory and state, not at values. ``beside`` names clauses that the requests happen to use, though neither the clause nor its
-    needs speak of them: where one of these is broken, the case says nothing of its own (MHA-CONF-4).
+    that differ, and ``hidden gradient bits`` likewise of gradients; ``history`` wants what was right at first to stay right;
+    ``refused`` wants an error; ``facts`` and ``gradient facts`` look at type, shape, memory and state, not at values. ``beside``
+    names clauses that the requests happen to use, though neither the clause nor its needs speak of them: where one of these is
+    broken, the case says nothing of its own (MHA-CONF-4).
     """
 
     id: str

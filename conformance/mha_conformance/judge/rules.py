@@ -9,10 +9,11 @@ import numpy as np
 from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.finding import Finding, malformed
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.statistical import probable, searched, statistical
+from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
-from mha_conformance.run.perform import Reply
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 from mha_spec.profiles import Grade
 
@@ -27,7 +28,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
         return wrong
     return _farthest(
         [
-            _measure(name, np.asarray(getattr(reply, name), dtype=np.float64), expected, truth.bounds[name], profile)
+            _measure(name, np.asarray(reply.array(name), dtype=np.float64), expected, truth.bounds[name], profile)
             for name, expected in truth.expected.items()
         ]
     )
@@ -118,7 +119,7 @@ def _contents(request: Request) -> Any:
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
-    return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
+    return _bits(case, replies, profile, lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -134,23 +135,24 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
         case,
         replies,
         profile,
-        lambda array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
+        lambda name, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
     )
 
 
-def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
+def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[str, Any], Any]) -> Finding:
+    """``where(name, array)`` says which elements of an array are compared."""
     if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
     for at, reply in enumerate(replies[1:], start=1):
-        for name in ("output", "weights", "lse"):
-            first, other = getattr(replies[0], name), getattr(reply, name)
+        for name in ("output", "weights", "lse", *replies[0].gradients):
+            first, other = replies[0].array(name), reply.array(name)
             if first is None and other is None:
                 continue
             if first is None or other is None or np.shape(first) != np.shape(other):
                 return Finding(False, f"{name} of call 0 and call {at} differ in shape", np.inf)
             words = np.dtype(f"u{np.asarray(first).itemsize}")
             changed = np.ascontiguousarray(first).view(words) != np.ascontiguousarray(other).view(words)
-            changed = changed & where(first)
+            changed = changed & where(name, first)
             if changed.any():
                 place = tuple(int(i) for i in np.argwhere(changed)[0])
                 worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)
@@ -207,6 +209,25 @@ def _asked_form(request: Request) -> Any:
     return ("output", *asked) if asked else "array"
 
 
+def hidden_gradient_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Gradients that what differs between the requests is hidden from have the same bits (MHA-GRAD-15)."""
+    blind = blind_gradients(*case.make())
+    return _bits(case, replies, profile, lambda name, array: np.broadcast_to(blind.get(name, False), np.shape(array)))
+
+
+def gradient_facts(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Type, shape, library and device of each gradient are those of its operand, and no input is modified (MHA-GRAD-1)."""
+    wrong = [f"{fact} of {name}: {got}, expected {wanted}" for reply in replies for fact in ("dtypes", "libraries", "devices")
+             for name, (got, wanted) in reply.facts[fact].items() if got != wanted]  # fmt: skip
+    wrong += [f"{name} was modified" for reply in replies for name in reply.facts["modified"]]
+    wrong += [
+        f"a gradient of {name} is missing, or there is one too many" for reply in replies for name in reply.facts["absent"]
+    ]
+    if wrong:
+        return Finding(False, "; ".join(wrong), np.inf)
+    return next(filter(None, map(malformed, replies, truths(case, profile))), Finding(True, ratio=0.0))
+
+
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "bound": within_bound,
     "agree": agreeing,
@@ -214,8 +235,10 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "same bits": same_bits,
     "hidden bits": hidden_bits,
     "history": history,
+    "hidden gradient bits": hidden_gradient_bits,
     "refused": refused,
     "facts": well_behaved,
+    "gradient facts": gradient_facts,
 }
 
 GRADED: Mapping[Rule, Callable[[Case, list[Reply], str, Grade], Finding]] = {

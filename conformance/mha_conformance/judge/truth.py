@@ -16,6 +16,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.judge.training import expected_gradients, expected_layer_gradients
 from mha_core import Call, Projections
 from mha_spec import equations
 from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
@@ -35,6 +36,10 @@ def truth(request: Request, profile: str) -> Truth:
     with np.errstate(all="ignore"):
         if request.target == "merge":
             return _merge(request, profile)
+        if request.target == "vjp":
+            return Truth(*expected_gradients(request, profile))
+        if request.target == "layer vjp":
+            return Truth(*expected_layer_gradients(request, profile))
         return _layer(request, profile) if request.target == "layer" else _attention(request, profile)
 
 
@@ -129,5 +134,6 @@ def _content() -> str:
     for package in (mha_spec, mha_conformance.cases):
         for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             found.update(file.read_bytes())
-    found.update(Path(__file__).read_bytes())
+    for file in (Path(__file__), Path(__file__).with_name("training.py")):
+        found.update(file.read_bytes())
     return found.hexdigest()
