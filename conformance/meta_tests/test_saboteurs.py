@@ -18,6 +18,7 @@ for room in (
 ELSEWHERE = {
     "MHA-ATTN-14": "a law that follows from MHA-ATTN-5 and MHA-ATTN-6: whatever breaks it breaks one of them",
     "MHA-BIAS-1": "alibi_slopes is a function of core, and no backend's; mha_core/tests/test_alibi.py",
+    "MHA-VAL-21": "it says what is not refused; whoever reads such values wrongly breaks MHA-MASK-9, 12 or 13",
     "MHA-EXEC-9": "it is the door that refuses what is not claimed; mha_core/tests/test_registry.py holds it to that",
     "MHA-EXEC-10": "it speaks of load, not of a backend; mha_core/tests/test_registry.py",
     "MHA-MASK-23": "window_tokens is a function of core, and no backend's; mha_core/tests/test_refusals.py",

@@ -13,7 +13,7 @@ from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
-from mha_conformance.judge.verdict import Worst, pattern
+from mha_conformance.judge.verdict import AGAIN, Worst, pattern
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 from mha_spec.profiles import Grade
 
@@ -87,13 +87,15 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
     for at, request in enumerate(requests):
         first_of_shape.setdefault(_shapes(request), at)
         first_of_kind.setdefault(_contents(request), at)
+    first_time = [first_of_kind[_contents(request)] for request in requests]
     if all(found[at].holds for at in first_of_shape.values()):
         for at, finding in enumerate(found):
             if not finding.holds:
-                return replace(finding, reason=f"right at first, and wrong after other calls: call {at}: {finding.reason}")
+                again = first_time[at] != at and found[first_time[at]].holds
+                return replace(finding, reason=f"{AGAIN if again else ''}call {at}: {finding.reason}")
         return _farthest(found)
-    for at, request in enumerate(requests):
-        first = first_of_kind[_contents(request)]
+    for at in range(len(requests)):
+        first = first_time[at]
         if at == first or malformed(replies[at], known[at]) or malformed(replies[first], known[first]):
             continue
         for name, bound in known[at].bounds.items():
@@ -102,7 +104,7 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
             one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
             moved = _measure(name, other, one, 2 * bound, profile)
             if np.isfinite(one).all() and not moved.holds:
-                return replace(moved, reason=f"call {at} is call {first} again, and its {name} is another")
+                return replace(moved, reason=f"{AGAIN}call {at} is call {first}, and its {name} is another")
     return Finding(True)
 
 

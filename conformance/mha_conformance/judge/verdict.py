@@ -13,6 +13,10 @@ FAILING = ("FAIL", "CRASH", "TIMEOUT")
 JUDGED = ("PASS", "SUSPECT", "XFAIL", *FAILING)
 
 
+AGAIN = "asked again, "
+"""How a reason begins that nothing but an earlier call explains: the same request was answered in two ways (MHA-EXEC-5)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worst:
     """The element farthest outside the bound, or nearest to it."""
