@@ -62,7 +62,7 @@ def test_the_guide_names_every_input_option_and_rule():
     assert attention == options | {"query", "key", "value"}
     for request in requests:
         for name in (*inputs(request), *request.options):
-            assert f"`{name}`" in TEXT or re.fullmatch(r"(output|lse)_\d", name), name
+            assert f"`{name}`" in TEXT or re.fullmatch(r"(output|lse)_\d+", name), name
     assert {row[0].strip("`") for row in rows("## How outputs are judged")} == {case.rule for case in cases}
 
 

@@ -11,10 +11,10 @@ def blamed(verdicts: Iterable[Verdict], clauses: Clauses) -> list[Verdict]:
     """One failing verdict per blamed clause, the first of them the diagnosis.
 
     A failing clause is blamed if none of the clauses that it builds on, directly or through others, fails; one that fails in
-    another dtype only, and holds in this one, excuses nothing here, but comes first. Of several, the one with the smallest failing
-    case comes first. A case that happens to use other clauses beside its own says nothing where one of them, or what it builds on, fails in a
-    case of its own. If the same request is seen to be answered in two ways, any other case may have failed for what an earlier
-    call left behind: then that clause is the only one to blame.
+    another dtype only, and holds in this one, excuses nothing here, but comes first. Of several, the one with the smallest
+    failing case comes first. A case that happens to use other clauses beside its own says nothing where one of them, or what it
+    builds on, fails in a case of its own. If the same request is seen to be answered in two ways, any other case may have failed
+    for what an earlier call left behind: then that clause is the only one to blame.
     """
     needs = foundations(clauses)
     verdicts = list(verdicts)

@@ -110,7 +110,7 @@ def _moved(arrays: Mapping[str, Any], options: Mapping[str, Any], by: int) -> tu
     if not options.get("is_causal") and window == (None, None):
         return arrays, options
     if "query_offset" in arrays:
-        arrays["query_offset"] = arrays["query_offset"] + by
+        arrays["query_offset"] = _plus(arrays["query_offset"], by)
     else:
         options["query_offset"] = options.get("query_offset", 0) + by
     return arrays, options
@@ -120,7 +120,13 @@ def _shorter(arrays: Mapping[str, Any], options: Mapping[str, Any], by: int) -> 
     """Lengths count from the first key that is left."""
     arrays, options = dict(arrays), dict(options)
     if "key_lengths" in arrays:
-        arrays["key_lengths"] = np.asarray(arrays["key_lengths"]) - by
+        arrays["key_lengths"] = _plus(arrays["key_lengths"], -by)
     if "key_lengths" in options:
         options["key_lengths"] = options["key_lengths"] - by
     return arrays, options
+
+
+def _plus(x: Any, by: int) -> Any:
+    """``x + by``, where int64 ends at its ends: so far out, positions and lengths are all alike."""
+    ends = np.iinfo(np.int64)
+    return np.clip(np.asarray(x).astype(object) + by, ends.min, ends.max).astype(np.int64)

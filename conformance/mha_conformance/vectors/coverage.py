@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from mha_conformance.cases import Case
+from mha_conformance.cases import Case, Request
 from mha_conformance.run.perform import CONCURRENT
 
 LIVE = "needs a live callable: "
@@ -16,11 +16,23 @@ def why_not(case: Case) -> str:
         return f"{LIVE}a refusal is no file"
     if case.rule == "facts":
         return f"{LIVE}library, memory and state are facts about a call"
+    if any(request.target in ("vjp", "layer vjp") for request in case.make()):
+        return f"{LIVE}gradients have no files yet"
     if case.clause == CONCURRENT:
         return f"{LIVE}calls at the same time"
     if any(request.layout != "contiguous" for request in case.make()):
         return f"{LIVE}a file has no strides"
+    if any(abs(i) > 2**53 for request in case.make() for i in _integers(request)):
+        return f"{LIVE}integers beyond 2^53, which not every language holds"
     return ""
+
+
+def _integers(request: Request) -> list[int]:
+    """Every integer of the options, in arrays, windows and alone."""
+    found = [int(i) for x in request.arrays.values() if x.dtype.kind in "iu" for i in x.flat]
+    for value in request.options.values():
+        found += [side for side in (value if isinstance(value, tuple) else (value,)) if isinstance(side, int)]
+    return found
 
 
 def folder(case_id: str) -> str:

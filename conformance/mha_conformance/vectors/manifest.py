@@ -93,7 +93,7 @@ def _call(
             path = f"{place}/{kind}.{name}.npy"
             files[path] = encoded(values, "float64")
             wanted[name][kind] = {"file": path, **({"values": plain(values, "float64")} if small else {})}
-    options = {name: _option(value) for name, value in request.options.items()}
+    options = {name: _option(name, value) for name, value in request.options.items()}
     return {"folder": place, "target": request.target, "inputs": given, "options": options, "outputs": wanted}, files
 
 
@@ -101,10 +101,10 @@ def _array(path: str, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"file": path, "dtype": dtype, "stored": STORED[dtype], "shape": list(shape)}
 
 
-def _option(value: Any) -> Any:
-    """Exact, and readable: a float in hexadecimal and in decimal; a window as a pair with null for an open side."""
-    if isinstance(value, float):
-        return {"hex": value.hex(), "decimal": value}
+def _option(name: str, value: Any) -> Any:
+    """Exact, and readable: a real number in hexadecimal and in decimal; a window as a pair with null for an open side."""
+    if isinstance(value, float) or name in ("scale", "softcap"):
+        return {"hex": float(value).hex(), "decimal": float(value)}
     return list(value) if isinstance(value, tuple) else value
 
 
