@@ -9,8 +9,11 @@ from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 from mha_core.backend import FORWARD, Backend
 from mha_core.errors import Unsupported
 from mha_core.layer import multi_head
+from mha_core.layer_cached import ProjectedKeysValues
 from mha_core.merge import merge_partials
 from mha_core.projections import Projections
+from mha_core.sequences import bind_sequences
+from mha_core.statistics import AttentionStatistics
 from mha_spec.call import Array, AttentionResult, Call, dtype_name
 from mha_spec.contract import Violation, attention_call
 from mha_spec.contract_layer import check_layer
@@ -66,6 +69,10 @@ class Api:
     attention: Attention
     multi_head_attention: MultiHeadAttention
     merge_partials: MergePartials
+    attention_varlen: Callable[..., Any]
+    attention_statistics: Callable[..., AttentionStatistics]
+    project_keys_values: Callable[[Array, Array, Projections], ProjectedKeysValues]
+    multi_head_attention_over: Callable[..., Any]
     explain: Callable[..., str]
     """Which kernel answers ``attention`` with the same arguments; it validates them and computes nothing."""
 
@@ -82,6 +89,11 @@ def bind(backend: Backend) -> Api:
         if not complete:
             _check_features(call, backend)
         return call
+
+    def layer_claimed(query: Array) -> None:
+        _check_dtype(query, backend)
+        if "layer" not in backend.claims.features:
+            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend), ("layer",))
 
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         return backend.attend(legal(query, key, value, **options))
@@ -159,9 +171,7 @@ def bind(backend: Backend) -> Api:
         the heads (MHA-PROJ-12). Raises as ``attention`` does, and MHA-PROJ-2 for projections that do not fit.
         """
         check_layer(query, key, value, projections, library)
-        _check_dtype(query, backend)
-        if "layer" not in backend.claims.features:
-            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend), ("layer",))
+        layer_claimed(query)
         options = {
             "mask": mask, "bias": bias, "is_causal": is_causal, "query_offset": query_offset, "window": window,
             "key_lengths": key_lengths, "query_segments": query_segments, "key_segments": key_segments, "scale": scale,
@@ -171,12 +181,19 @@ def bind(backend: Backend) -> Api:
         result = multi_head(backend, attend, query, key, value, projections, options)
         return result if return_weights or return_lse else result.output
 
+    attention_varlen, attention_statistics, project_keys_values, multi_head_attention_over = bind_sequences(
+        backend, legal, layer_claimed
+    )
     return Api(
         name=backend.name,
         backend=backend,
         attention=cast(Attention, attention),
         multi_head_attention=cast(MultiHeadAttention, multi_head_attention),
         merge_partials=merge_partials,
+        attention_varlen=attention_varlen,
+        attention_statistics=attention_statistics,
+        project_keys_values=project_keys_values,
+        multi_head_attention_over=multi_head_attention_over,
         explain=explain,
     )
 

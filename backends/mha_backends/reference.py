@@ -15,7 +15,17 @@ from mha_core.backend import FORWARD, STRICTEST
 from mha_spec import equations
 from mha_spec.call import Array, dtype_name
 
-__all__ = ["attention", "create", "layer_in_a_loop", "merge_partials", "multi_head_attention"]
+__all__ = [
+    "attention",
+    "attention_statistics",
+    "attention_varlen",
+    "create",
+    "layer_in_a_loop",
+    "merge_partials",
+    "multi_head_attention",
+    "multi_head_attention_over",
+    "project_keys_values",
+]
 
 
 def attend(call: Call) -> AttentionResult:
@@ -105,3 +115,5 @@ def create() -> Backend:
 
 _api = bind(_BACKEND)
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
+project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over

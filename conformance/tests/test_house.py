@@ -19,11 +19,15 @@ PUBLIC = [
     "FEATURES",
     "Api",
     "AttentionResult",
+    "AttentionStatistics",
     "Backend",
     "BackendUnavailable",
+    "Cached",
     "Call",
     "Claims",
+    "KVCache",
     "Merged",
+    "ProjectedKeysValues",
     "Projections",
     "SmallHeadWarning",
     "Status",
@@ -36,7 +40,10 @@ PUBLIC = [
     "merge_partials",
     "window_tokens",
 ]
-COMMON = {"attention", "create", "merge_partials", "multi_head_attention"}
+COMMON = {
+    "attention", "attention_statistics", "attention_varlen", "create", "merge_partials", "multi_head_attention",
+    "multi_head_attention_over", "project_keys_values",
+}  # fmt: skip
 EXTRA = {"reference": {"layer_in_a_loop"}, "numpy": set(), "torch": {"MultiHeadAttention", "precision_report"}, "cupy": set()}
 
 

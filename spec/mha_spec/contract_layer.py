@@ -34,15 +34,19 @@ def head_size(d_model: int, n_heads: int) -> int:
 
 
 def check_layer(query: Array, key: Array, value: Array, projections: Any, library: str | None = None) -> None:
-    """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library."""
+    """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library.
+
+    An operand is None where the call has none: keys and values may be projected once, before the queries come (MHA-CACHE-12).
+    """
     if getattr(projections, "_fields", ())[:4] != _MATRICES:
         raise Violation("MHA-PROJ-2", f"projections of type {type(projections).__name__}", "Projections(w_q, w_k, w_v, w_o, ...)",
                         "build them with Projections or Projections.from_merged")  # fmt: skip
-    arrays = {"query": query, "key": key, "value": value}
+    operands = {name: x for name, x in (("query", query), ("key", key), ("value", value)) if x is not None}
+    arrays = dict(operands)
     arrays |= {name: x for name, x in projections._asdict().items() if x is not None or name in _MATRICES}
     check_library(arrays, library)
     check_float(**arrays)
-    for name in ("query", "key", "value"):
+    for name in operands:
         if len(arrays[name].shape) < 2:
             raise Violation(
                 "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "(*batch, length, width)", f"give {name} a length axis"
@@ -54,8 +58,12 @@ def check_layer(query: Array, key: Array, value: Array, projections: Any, librar
     h, _, d_k = projections.w_q.shape
     h_kv = projections.w_k.shape[0]
     d_v, d_out = projections.w_v.shape[-1], projections.w_o.shape[-1]
+    width = {
+        w: operands[name].shape[-1] if name in operands else arrays[w].shape[1]
+        for name, w in (("query", "w_q"), ("key", "w_k"), ("value", "w_v"))
+    }
     wanted = {
-        "w_q": (h, query.shape[-1], d_k), "w_k": (h_kv, key.shape[-1], d_k), "w_v": (h_kv, value.shape[-1], d_v),
+        "w_q": (h, width["w_q"], d_k), "w_k": (h_kv, width["w_k"], d_k), "w_v": (h_kv, width["w_v"], d_v),
         "w_o": (h, d_v, d_out), "b_q": (h, d_k), "b_k": (h_kv, d_k), "b_v": (h_kv, d_v), "b_o": (d_out,),
     }  # fmt: skip
     for name, shape in wanted.items():
@@ -63,6 +71,18 @@ def check_layer(query: Array, key: Array, value: Array, projections: Any, librar
             raise Violation(
                 "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", f"{tuple(shape)} beside w_q {tuple(projections.w_q.shape)}",
                 "every head has a matrix of its own from the full width of its input",
+            )  # fmt: skip
+
+
+def check_projected(key: Array, value: Array, projections: Any) -> None:
+    """MHA-CACHE-12: keys and values that these projections made; what else must hold of them, chapter 2 says."""
+    check_library({"key": key, "value": value})
+    (h_kv, _, d_k), d_v = projections.w_k.shape, projections.w_v.shape[-1]
+    for name, x, wanted in (("key", key, (h_kv, d_k)), ("value", value, (h_kv, d_v))):
+        if len(x.shape) < 3 or (x.shape[-3], x.shape[-1]) != wanted:
+            raise Violation(
+                "MHA-CACHE-12", f"{name} {tuple(x.shape)}", f"(*batch, {wanted[0]}, m, {wanted[1]}), heads that are projected already",
+                "pass what project_keys_values gave, or call multi_head_attention",
             )  # fmt: skip
 
 

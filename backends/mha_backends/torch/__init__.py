@@ -18,7 +18,20 @@ from mha_backends.torch.module import MultiHeadAttention
 from mha_backends.torch.precision import precision_report
 from mha_core import bind
 
-__all__ = ["MultiHeadAttention", "attention", "create", "merge_partials", "multi_head_attention", "precision_report"]
+__all__ = [
+    "MultiHeadAttention",
+    "attention",
+    "attention_statistics",
+    "attention_varlen",
+    "create",
+    "merge_partials",
+    "multi_head_attention",
+    "multi_head_attention_over",
+    "precision_report",
+    "project_keys_values",
+]
 
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
+project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mha_core import Projections, Unsupported, window_tokens
+from mha_core import KVCache, Projections, Unsupported, window_tokens
 from mha_spec.call import dtype_name
 from mha_spec.clauses import Example
 
@@ -95,6 +95,11 @@ def namespace(api: Any, dtype: str | None = None) -> dict[str, Any]:
         "attention": api.attention,
         "multi_head_attention": api.multi_head_attention,
         "merge_partials": api.merge_partials,
+        "attention_varlen": api.attention_varlen,
+        "attention_statistics": api.attention_statistics,
+        "project_keys_values": api.project_keys_values,
+        "multi_head_attention_over": api.multi_head_attention_over,
+        "KVCache": KVCache,
         "Projections": Projections,
         "window_tokens": window_tokens,
         "array": array,
