@@ -24,6 +24,8 @@ class Sequences(NamedTuple):
 def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: Callable[[Array], None]) -> Sequences:
     """``legal`` is the door of attention; ``check_claimed`` refuses an array for a layer that the backend does not claim."""
 
+    no_values = "d_v" in backend.claims.features  # weights need none, where a backend takes values of no width
+
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         return backend.attend(legal(query, key, value, **options))
 
@@ -82,7 +84,7 @@ def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: 
         other options are those of ``attention``. Extra memory is O(n + m) (MHA-STAT-5). Raises ``Violation`` (MHA-STAT-8).
         """
         call = legal(
-            query, key, key[..., :0] if hasattr(key, "shape") else key, return_weights=True,  # weights need no values
+            query, key, key[..., :0] if no_values and hasattr(key, "shape") else key, return_weights=True,
             mask=mask, bias=bias, is_causal=is_causal, query_offset=query_offset, window=window, key_lengths=key_lengths,
             query_segments=query_segments, key_segments=key_segments, scale=scale, softcap=softcap, sink_logits=sink_logits,
         )  # fmt: skip

@@ -129,8 +129,8 @@ def test_statistics_are_those_of_the_matrix(api, give, pairs, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64"])
 def test_offsets_of_any_type_and_size_keep_their_meaning(api, give, kind, monkeypatch):
-    """A block that begins at row 200 adds 200 to an offset, which no int8 holds and which overflows the largest int64."""
-    monkeypatch.setattr(statistics, "PAIRS", 1)
+    """The blocks begin at rows 100 and 200, which are added to an offset, which no int8 holds and which overflows the largest int64."""
+    monkeypatch.setattr(statistics, "PAIRS", 1200)
     ends = np.iinfo(kind)
     offset = np.asarray([ends.min, ends.max, 3]).astype(kind)
     rng = np.random.default_rng(3)

@@ -8,7 +8,7 @@ from saboteurs.kinds import REGISTER
 
 from mha_spec.clauses import load
 
-for room in ("scores", "pairs", "heads", "results", "conduct", "wholesale"):
+for room in ("scores", "pairs", "heads", "results", "conduct", "wholesale", "decoding"):
     import_module(f"saboteurs.{room}")
 
 # Clauses of these areas that no saboteur of a backend can break, and why.
@@ -22,6 +22,10 @@ ELSEWHERE = {
     "MHA-PROJ-10": "a refusal of constructors; mha_core/tests/test_refusals.py",
     "MHA-AUX-11": "the form of the result is the door's; the examples of the text hold it to that",
     "MHA-AUX-12": "a refusal of the door; mha_core/tests/test_refusals.py",
+    "MHA-CACHE-10": "a refusal of the cache; mha_core/tests/test_cache.py gives it tensors that hold nothing to read",
+    "MHA-CACHE-11": "what the memory of a cache holds; mha_core/tests/test_cache.py",
+    "MHA-CACHE-12": "the layer in two halves is core's; mha_core/tests/test_cache.py holds it to the bits of the whole",
+    "MHA-STAT-5": "memory is no answer; backends/tests/test_sequences.py measures it",
 }
 
 
@@ -36,7 +40,7 @@ def test_the_right_clause_is_blamed_first(saboteur):
     assert blame[0].clause == saboteur.clause, [(v.clause, v.case, v.reason, v.pattern) for v in blame]
 
 
-@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC"])
+@pytest.mark.parametrize("area", ["ATTN", "MASK", "HEAD", "PROJ", "AUX", "EXEC", "CACHE", "VARLEN", "STAT"])
 def test_every_must_has_a_saboteur(area):
     broken = {saboteur.clause for saboteur in REGISTER} | ELSEWHERE.keys()
     missing = [

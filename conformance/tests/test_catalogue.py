@@ -40,6 +40,10 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-10": "binds a constructor of core; mha_core/tests/test_projections.py",
     "MHA-AUX-11": "binds the type of a result, of which foreign systems have their own; its example runs",
     "MHA-AUX-12": "binds the door of merge_partials; mha_core/tests/test_merge.py",
+    "MHA-CACHE-10": "binds the arguments of a cache, which is core's; mha_core/tests/test_cache.py",
+    "MHA-CACHE-11": "binds the memory of a cache, which is core's; mha_core/tests/test_cache.py",
+    "MHA-CACHE-12": "binds two functions of core; mha_core/tests/test_cache.py",
+    "MHA-STAT-5": "binds memory, which no reply shows; backends/tests/test_sequences.py",
 }
 """Clauses of the areas that must have cases, and have none, each with the reason."""
 
@@ -86,12 +90,16 @@ def used_by(case):
         if request.target == "merge":
             used.add("lse")
             continue
+        used |= {"statistics": {"weights"}, "cache": {"offset"}}.get(request.target, set())
+        used |= {OPTION.get(name, name) for name in request.plan if name in OPTION}
+        if any(isinstance(step, tuple) and isinstance(step[0], int) for step in request.plan.get("steps", ())):
+            used.add("lengths")
         if request.target == "layer":
             used.add("layer")
             w = request.projections
             heads, widths = (w["w_q"].shape[0], w["w_k"].shape[0]), (w["w_q"].shape[-1], w["w_v"].shape[-1])
         else:
-            query, key, value = request.operands
+            query, key, value = (np.swapaxes(x, 0, 1) if request.target == "varlen" else x for x in request.operands)
             heads, widths = (query.shape[-3], key.shape[-3]), (query.shape[-1], value.shape[-1])
         used |= {name for name, (a, b) in (("grouped", heads), ("d_v", widths)) if a != b}
     return used
@@ -137,7 +145,7 @@ def test_every_clause_of_a_case_stands_in_the_text_and_binds_implementations():
 
 
 def test_every_must_has_a_case_or_a_reason():
-    areas = {"ATTN", "MASK", "HEAD", "AUX", "PROJ", "EXEC", "VAL"}
+    areas = {"ATTN", "MASK", "HEAD", "AUX", "PROJ", "EXEC", "VAL", "CACHE", "VARLEN", "STAT"}
     asked = {case.clause for case in catalogue()}
     bare = {clause.id for clause in load().clauses if clause.level == "MUST" and clause.area in areas} - asked
     assert bare == set(WITHOUT_A_CASE)

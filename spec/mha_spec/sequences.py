@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mha_spec.numerics_steps import Reals, gamma, u
+from mha_spec.numerics_steps import Reals, eta, gamma, u
 from mha_spec.profiles import PROFILES
 
 
@@ -30,16 +30,17 @@ class Statistics(NamedTuple):
 
 def statistics_truth(weights: Reals, bound: Reals, profile: str) -> Statistics:
     """True weights (*b h n m) and the bound of each -> every statistic and its bound, in the types of the profile."""
-    kind = u(PROFILES[profile].lse)
+    p = PROFILES[profile]
+    kind, near_zero = u(p.lse), eta(p.lse, p)
     h, n, m = weights.shape[-3:]
     with np.errstate(all="ignore"):
         reach = weights + bound
         mass = np.sum(weights, axis=-2), np.sum(bound, axis=-2) + gamma(n, kind) * np.sum(reach, axis=-2)
         f, e = _plogp(weights), _plogp_error(weights, bound)
-        entropy = np.sum(f, axis=-1), np.sum(e, axis=-1) + gamma(m + 4, kind) * np.sum(np.abs(f) + e, axis=-1)
+        entropy = np.sum(f, axis=-1), np.sum(e, axis=-1) + gamma(m + 4, kind) * np.sum(np.abs(f) + e, axis=-1) + m * near_zero
         mean = (
             np.sum(weights, axis=-3) / max(h, 1),
-            (np.sum(bound, axis=-3) + gamma(h + 1, kind) * np.sum(reach, axis=-3)) / max(h, 1),
+            (np.sum(bound, axis=-3) + gamma(h + 1, kind) * np.sum(reach, axis=-3)) / max(h, 1) + near_zero,
         )
     top_weights, top_keys = _sorted(weights, bound)
     return Statistics(*(_settled(*known) for known in (mass, entropy)), top_weights, top_keys, _settled(*mean))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
-Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism"]
-Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "hidden bits", "refused", "facts"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "decode"]
+Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "same rows", "hidden bits", "refused", "facts"]
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 
@@ -21,12 +21,14 @@ class Request:
 
     operands: tuple[Any, ...]
     dtype: str
-    target: Literal["attention", "layer", "merge"] = "attention"
+    target: Literal["attention", "layer", "merge", "cache", "varlen", "statistics"] = "attention"
     arrays: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     projections: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "contiguous"
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """For the targets of chapter 7: how a sequence arrives, where those of a pack start, which statistic is read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +38,8 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ; ``refused`` wants an error; ``facts`` looks at type, shape, memory and state, not at values.
+    that differ; ``same rows`` joins the later replies along the queries first; ``refused`` wants an error; ``facts`` looks at
+    type, shape, memory and state, not at values.
     """
 
     id: str

@@ -8,6 +8,10 @@ import numpy as np
 from mha_conformance.cases.case import Request
 
 OPERANDS = ("query", "key", "value")
+_FUNCTIONS = {
+    "layer": "multi_head_attention: ", "cache": "through a KVCache: ", "varlen": "attention_varlen: ",
+    "statistics": "attention_statistics: ",
+}  # fmt: skip
 
 
 def described(requests: Sequence[Request]) -> str:
@@ -22,7 +26,8 @@ def _one(request: Request) -> str:
     if request.target == "merge":
         return f"merge_partials of {len(request.operands) // 2} parts, outputs {_shape(request.operands[:1])}, {request.dtype}"
     operands = ", ".join(f"{name} {_shape((x,))}" for name, x in zip(OPERANDS, request.operands, strict=False))
-    words = [f"{'multi_head_attention: ' if request.target == 'layer' else ''}{operands}, {request.dtype}"]
+    words = [f"{_FUNCTIONS.get(request.target, '')}{operands}, {request.dtype}"]
+    words += [f"{name} {value!r}" for name, value in request.plan.items()]
     words += [f"{name} {_shape((x,))}" for name, x in {**request.arrays, **request.projections}.items() if x is not None]
     words += [f"{name}={value!r}" for name, value in request.options.items()]
     if request.layout != "contiguous":

@@ -100,6 +100,14 @@ def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
 
 
+def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The rows of the later replies, one behind the other, have the bits of the first (MHA-CACHE-2)."""
+    if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
+        return wrong
+    output = np.concatenate([reply.output for reply in replies[1:]], axis=-2)
+    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda array: np.ones(np.shape(array), dtype=bool))
+
+
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The rows that see none of the keys in which the requests differ have the same bits (MHA-MASK-19)."""
     first, second = case.make()
@@ -120,8 +128,13 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
 def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
     if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
         return wrong
+    return _unlike(replies, ("output", "weights", "lse"), where)
+
+
+def _unlike(replies: list[Reply], names: tuple[str, ...], where: Callable[[Any], Any]) -> Finding:
+    """Where the arrays of these names differ in a bit from those of the first reply."""
     for at, reply in enumerate(replies[1:], start=1):
-        for name in ("output", "weights", "lse"):
+        for name in names:
             first, other = getattr(replies[0], name), getattr(reply, name)
             if first is None and other is None:
                 continue
@@ -181,6 +194,7 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "agree": agreeing,
     "as first": as_first,
     "same bits": same_bits,
+    "same rows": same_rows,
     "hidden bits": hidden_bits,
     "refused": refused,
     "facts": well_behaved,

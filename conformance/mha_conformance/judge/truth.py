@@ -15,6 +15,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.judge.sequences import statistic_truth, varlen_truth
 from mha_core import Call, Projections
 from mha_spec import equations
 from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
@@ -32,6 +33,10 @@ def truth(request: Request, profile: str) -> Truth:
     with np.errstate(all="ignore"):
         if request.target == "merge":
             return _merge(request, profile)
+        if request.target == "varlen":
+            return Truth(*varlen_truth(request, lambda one: _attention(one, profile)))
+        if request.target == "statistics":
+            return Truth(*statistic_truth(request, profile, lambda one: _attention(one, profile)))
         return _layer(request, profile) if request.target == "layer" else _attention(request, profile)
 
 
@@ -110,5 +115,6 @@ def _content() -> str:
     for package in (mha_spec, mha_conformance.cases):
         for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             found.update(file.read_bytes())
-    found.update(Path(__file__).read_bytes())
+    for module in (Path(__file__), Path(__file__).with_name("sequences.py")):
+        found.update(module.read_bytes())
     return found.hexdigest()

@@ -4,14 +4,17 @@ import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from mha_conformance.cases.case import Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.implementation import OPERANDS, Implementation
-from mha_core import Projections, Unsupported
+from mha_conformance.run.sequences import one_statistic, through_cache
+from mha_core import AttentionResult, Projections, Unsupported, Violation
 from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
@@ -58,6 +61,10 @@ def answer(implementation: Implementation, request: Request) -> Reply:
             kernel = _kernel(implementation, request, operands, options)
             _prepare(implementation, request)
             result = _call(implementation, request, operands, options)
+    except Violation as error:
+        if request.target == "cache" and error.clause == "MHA-CACHE-11":
+            return Reply("inexpressible", error=str(error))
+        return Reply("refused", error=f"{type(error).__name__}: {error}", clause=error.clause)
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
@@ -85,7 +92,12 @@ def _reply(
         "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
         "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
     }
-    host = [None if x is None else implementation.host(x) for x in (output, weights, lse)]
+    come = (
+        np.asarray if request.target == "cache" else implementation.host
+    )  # the steps over a cache were brought back one by one
+    host = [None if x is None else come(x) for x in (output, weights, lse)]
+    if request.target == "statistics":
+        host[0] = np.asarray(host[0], dtype=np.float64)  # keys are integers, judged as numbers like the rest
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
         raise TypeError(f"its elements are {strange[0]}")
     if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
@@ -139,7 +151,31 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     if request.target == "layer":
         assert implementation.layer is not None
         return implementation.layer(*operands, **options)
+    if request.target == "cache":
+        return through_cache(
+            partial(_stepped, implementation), implementation.cache, implementation.host, operands, options, request.plan
+        )
+    if request.target == "varlen":
+        assert implementation.varlen is not None
+        return implementation.varlen(*operands, **request.plan, **options)
+    if request.target == "statistics":
+        assert implementation.statistics is not None
+        return one_statistic(implementation.statistics, operands[0], operands[1], options, request.plan)
     return implementation.attention(*operands, **options)
+
+
+def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, **options: Any) -> Any:
+    """One call of attention over a cache, in the layout of the implementation; what comes back is (*batch, h, n, ...)."""
+    if implementation.declared.native_offset is not None:
+        options.pop("query_offset", None)
+    operands = (query, key, value)
+    if implementation.prepare is not None:
+        implementation.prepare({name: tuple(x.shape) for name, x in zip(OPERANDS, operands, strict=True)})
+    if implementation.layout != "bnhd":
+        return implementation.attention(*operands, **options)
+    xp = array_namespace(query)
+    output, weights, lse = _unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options), None)
+    return AttentionResult(xp.moveaxis(output, -2, -3), weights, lse)
 
 
 def _prepare(implementation: Implementation, request: Request) -> None:
@@ -159,9 +195,9 @@ def _kernel(implementation: Implementation, request: Request, operands: list[Any
         return ""
 
 
-def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:
+def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
     """(output, weights, lse) of what came back: an array, a result with these names, or a tuple in this order."""
-    if request.target == "merge":
+    if request is not None and request.target == "merge":
         return result[0], None, result[1]
     if hasattr(result, "output"):
         return result.output, getattr(result, "weights", None), getattr(result, "lse", None)

@@ -89,7 +89,14 @@ def _serve(target: Target, pipe: Connection) -> None:
 
 
 def _about(implementation: Implementation) -> About:
-    optional = {"layer": implementation.layer, "merge": implementation.merge, "explain": implementation.explain}
+    optional = {
+        "cache": implementation.cache,
+        "varlen": implementation.varlen,
+        "statistics": implementation.statistics,
+        "layer": implementation.layer,
+        "merge": implementation.merge,
+        "explain": implementation.explain,
+    }
     return About(
         name=implementation.name,
         claims=implementation.claims,
