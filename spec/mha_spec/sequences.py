@@ -43,7 +43,7 @@ def statistics_truth(weights: Reals, bound: Reals, profile: str) -> Statistics:
             (np.sum(bound, axis=-3) + gamma(h + 1, kind) * np.sum(reach, axis=-3)) / max(h, 1) + near_zero,
         )
     top_weights, top_keys = _sorted(weights, bound)
-    return Statistics(*(_settled(*known) for known in (mass, entropy)), top_weights, top_keys, _settled(*mean))
+    return Statistics(_settled(*mass), _settled(*entropy), top_weights, top_keys, _settled(*mean))
 
 
 def _plogp(x: Reals) -> Reals:

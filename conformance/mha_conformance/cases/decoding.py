@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases.build import case, operands
-from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.cases.case import Case, Level, Request, Rule
 from mha_conformance.cases.inputs import choices, eighths
 
 CAUSAL: Mapping[str, Any] = {"is_causal": True}
@@ -147,9 +147,9 @@ def held() -> Iterator[Case]:
     }  # fmt: skip
     first = set()
     for name, (clause, request, features, rule) in made.items():
-        level = "core" if clause in first else "smoke"
+        level: Level = "core" if clause in first else "smoke"
         first.add(clause)
-        yield decode(clause, name, lambda request=request: request, features=features, rule=rule, level=level)  # type: ignore[arg-type]
+        yield decode(clause, name, lambda request=request: request, features=features, rule=rule, level=level)
 
     def misfit() -> Request:
         query, key, value = operands(2021, "float32", **SIZES)
@@ -212,17 +212,17 @@ def statistic(name: str, seed: int, dtype: str = "float32", *, sizes: Mapping[st
               top_k: int = 4, head_mean: tuple[int, int] = (2, 7), **options: Any) -> Request:  # fmt: skip
     """One statistic of nine queries and nine keys."""
     query, key, _ = operands(seed, dtype, **(sizes or SIZES))
-    asked: dict[str, Any] = {
+    asks: dict[str, dict[str, Any]] = {
         "column_mass": {"column_mass": True}, "row_entropy": {"row_entropy": True}, "top_weights": {"top_k": top_k},
         "top_keys": {"top_k": top_k}, "head_mean": {"head_mean": head_mean},
-    }[name]  # fmt: skip
+    }  # fmt: skip
     return Request(
         (query, key, key),
         dtype,
         target="statistics",
         arrays=extra or {},
         options=options,
-        plan={"statistic": name, "asked": asked},
+        plan={"statistic": name, "asked": asks[name]},
     )
 
 
