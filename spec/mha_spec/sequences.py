@@ -3,12 +3,12 @@
 Arrays are NumPy float64: whatever judges runs on the host.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mha_spec.numerics_steps import Reals, eta, gamma, u
-from mha_spec.profiles import PROFILES
+from mha_spec.profiles import COUNTS, PROFILES
 
 
 class Known(NamedTuple):
@@ -31,16 +31,21 @@ class Statistics(NamedTuple):
 def statistics_truth(weights: Reals, bound: Reals, profile: str) -> Statistics:
     """True weights (*b h n m) and the bound of each -> every statistic and its bound, in the types of the profile."""
     p = PROFILES[profile]
-    kind, near_zero = u(p.lse), eta(p.lse, p)
+    near_zero = eta(p.lse, p)
+
+    def own(k: int) -> Any:
+        """The roundings of the statistic itself, and beside float64 those of the truth too (MHA-NUM-15)."""
+        return gamma(k, u(p.lse)) * (COUNTS["float64_factor"] if p.io == "float64" else 1)
+
     h, n, m = weights.shape[-3:]
     with np.errstate(all="ignore"):
         reach = weights + bound
-        mass = np.sum(weights, axis=-2), np.sum(bound, axis=-2) + gamma(n, kind) * np.sum(reach, axis=-2)
+        mass = np.sum(weights, axis=-2), np.sum(bound, axis=-2) + own(n) * np.sum(reach, axis=-2)
         f, e = _plogp(weights), _plogp_error(weights, bound)
-        entropy = np.sum(f, axis=-1), np.sum(e, axis=-1) + gamma(m + 4, kind) * np.sum(np.abs(f) + e, axis=-1) + m * near_zero
+        entropy = np.sum(f, axis=-1), np.sum(e, axis=-1) + own(m + 4) * np.sum(np.abs(f) + e, axis=-1) + m * near_zero
         mean = (
             np.sum(weights, axis=-3) / max(h, 1),
-            (np.sum(bound, axis=-3) + gamma(h + 1, kind) * np.sum(reach, axis=-3)) / max(h, 1) + near_zero,
+            (np.sum(bound, axis=-3) + own(h + 1) * np.sum(reach, axis=-3)) / max(h, 1) + near_zero,
         )
     top_weights, top_keys = _sorted(weights, bound)
     return Statistics(_settled(*mass), _settled(*entropy), top_weights, top_keys, _settled(*mean))
