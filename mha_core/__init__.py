@@ -1,5 +1,6 @@
 """How a call runs: the door, the backends behind it, the layer on top of it. See ``load`` and ``bind``."""
 
+from mha_core.alibi import alibi_slopes
 from mha_core.backend import FEATURES, Backend, Claims
 from mha_core.cache import Cached, KVCache
 from mha_core.door import Api, bind, window_tokens
@@ -30,6 +31,7 @@ __all__ = [
     "Status",
     "Unsupported",
     "Violation",
+    "alibi_slopes",
     "available",
     "bind",
     "head_size",

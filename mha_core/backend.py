@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 from mha_spec.call import Array, AttentionResult, Call
+from mha_spec.profiles import Grade
 
 Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
 
@@ -26,6 +27,7 @@ STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P
 class Claims:
     """What a backend says of itself, and is held to.
 
+    ``grade`` is how it rounds (MHA-NUM-19): "RN" claims that every operation rounds to nearest.
     ``arrays`` is the root module of the arrays it takes (None: any one array-API library); ``profiles`` names the numeric
     profile of each dtype (chapter 4); ``strict`` claims bitwise non-interference (MHA-MASK-19); ``determinism`` is MHA-EXEC-8.
     """
@@ -36,12 +38,15 @@ class Claims:
     profiles: Mapping[str, str]
     strict: bool
     determinism: Determinism
+    grade: Grade = "ANY"
 
     def __post_init__(self) -> None:
         if unknown := self.features - set(FEATURES):
             raise ValueError(f"unknown features {sorted(unknown)}; known are {', '.join(FEATURES)}")
         if self.determinism not in get_args(Determinism):
             raise ValueError(f"determinism {self.determinism!r}; the classes are {', '.join(get_args(Determinism))}")
+        if self.grade not in get_args(Grade):
+            raise ValueError(f"grade {self.grade!r}; the grades are {', '.join(get_args(Grade))}")
         if set(self.profiles) != set(self.dtypes):
             raise ValueError(f"profiles for {sorted(self.profiles)}, dtypes {sorted(self.dtypes)}: one profile per dtype")
 

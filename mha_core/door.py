@@ -124,7 +124,7 @@ def bind(backend: Backend) -> Api:
     ) -> Any:
         """Scaled dot-product attention on heads, section 3.2.1.
 
-        .. math:: Attention(Q, K, V) = softmax(scale \\cdot Q K^T + bias) V, \\quad over the visible keys
+        .. math:: \\mathrm{Attention}(Q, K, V) = \\mathrm{softmax}(\\sigma Q K^T + b) V \\quad \\text{over the visible keys}
 
         query ``(*batch, h, n, d_k)``, key ``(*batch, h_kv, m, d_k)``, value ``(*batch, h_kv, m, d_v)`` in one dtype;
         output ``(*batch, h, n, d_v)`` in the same. ``mask`` is boolean, True = attend (MHA-MASK-2); ``bias`` is added after

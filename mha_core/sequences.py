@@ -9,7 +9,7 @@ from mha_core.projections import Projections
 from mha_core.statistics import AttentionStatistics, statistics
 from mha_core.varlen import varlen
 from mha_spec.call import Array, AttentionResult, Call
-from mha_spec.contract_layer import check_layer, check_projected
+from mha_spec.contract_layer import check_projected, check_projections
 
 
 class Sequences(NamedTuple):
@@ -96,7 +96,7 @@ def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: 
         Pass the two to ``multi_head_attention_over``, as they are (cross-attention) or through a ``KVCache``. Raises
         ``Violation`` (MHA-PROJ-2).
         """
-        check_layer(None, key, value, projections, backend.claims.arrays)
+        check_projections(projections, {"key": key, "value": value}, backend.claims.arrays)
         check_claimed(key)
         return project_key_value(backend, key, value, projections)
 
@@ -106,7 +106,7 @@ def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: 
         query ``(*batch, n, d_model)``; key ``(*batch, h_kv, m, d_k)`` and value ``(*batch, h_kv, m, d_v)`` as
         ``project_keys_values`` gives them; output ``(*batch, n, d_out)``. Options and errors are those of ``multi_head_attention``.
         """
-        check_layer(query, None, None, projections, backend.claims.arrays)
+        check_projections(projections, {"query": query}, backend.claims.arrays)
         check_projected(key, value, projections)
         check_claimed(query)
         result = multi_head_over(backend, attend, query, key, value, projections, options)

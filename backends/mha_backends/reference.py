@@ -104,6 +104,7 @@ _BACKEND = Backend(
         profiles=STRICTEST,
         strict=True,
         determinism="bit-exact",
+        grade="RN",
     ),
 )
 

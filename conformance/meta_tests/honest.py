@@ -9,6 +9,7 @@ import numpy as np
 
 from mha_backends import reference
 from mha_conformance.cases import Case, Level, catalogue
+from mha_conformance.judge.alone import alone
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
@@ -83,7 +84,7 @@ class Honest:
     def query_positions(self, call: Call) -> Any:
         offset = self.offset(call)
         offset = np.asarray(offset)[..., None, None, None] if np.ndim(offset) else offset
-        return offset + np.arange(call.query.shape[-2])[:, None]
+        return np.clip(offset, -(2**62), 2**62) + np.arange(call.query.shape[-2])[:, None]
 
     def offset(self, call: Call) -> Any:
         return call.query_offset
@@ -178,11 +179,11 @@ def implementation(subject: Honest) -> Implementation:
 def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
     """The verdicts of the catalogue up to ``level``, in this process."""
     under_test = implementation(subject)
-    return [
-        judge(case, perform(under_test, case.clause, case.make()), subject.claims, rivals=False)
-        for case in built(level)
-        if not unclaimed(case, subject.claims)
-    ]
+    return [_verdict(case, under_test) for case in built(level) if not unclaimed(case, subject.claims)]
+
+
+def _verdict(case: Case, under_test: Implementation) -> Verdict:
+    return judge(case, perform(under_test, case.clause, case.make()), under_test.claims, rivals=False, explain=False)
 
 
 @lru_cache(maxsize=3)
@@ -191,9 +192,13 @@ def built(level: Level) -> list[Case]:
     return [replace(case, make=partial(tuple, case.make())) for case in catalogue() if case.wanted_at(level)]
 
 
-def diagnosis(subject: Honest) -> list[Verdict]:
-    """The blamed clauses, the first one first."""
-    return blamed(judged(subject), load())
+def diagnosis(make: Callable[[], Honest], verdicts: list[Verdict] | None = None) -> list[Verdict]:
+    """The blamed clauses, the first one first, from ``verdicts`` where they are known; what holds alone is judged anew."""
+
+    def again(case_id: str) -> Verdict:
+        return next(_verdict(case, implementation(make())) for case in built("core") if case.id == case_id)
+
+    return alone(blamed(judged(make()) if verdicts is None else verdicts, load()), again)
 
 
 def failures(verdicts: list[Verdict]) -> list[str]:

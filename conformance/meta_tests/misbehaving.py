@@ -22,6 +22,17 @@ def single(query):
     return query.shape[-2] == 1
 
 
+calls = 0
+
+
+def once(query, key, value):
+    """Right on the first call of a process only."""
+    global calls
+    calls += 1
+    output = honest(query, key, value)
+    return output if calls == 1 else output / 2
+
+
 def segfault(query, key, value):
     if single(query):
         os.kill(os.getpid(), signal.SIGSEGV)

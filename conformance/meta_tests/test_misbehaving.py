@@ -44,6 +44,13 @@ def test_the_honest_one_is_accused_of_nothing():
     assert conform(Target("misbehaving:honest"), Selection("smoke")).blame == ()
 
 
+def test_what_is_wrong_only_after_other_calls_is_blamed_on_history():
+    found = report("once", BEFORE, ONE)
+    assert [(v.clause, v.case) for v in found.blame] == [("MHA-EXEC-5", ONE)]
+    assert found.blame[0].reason.endswith("alone, the case holds")
+    assert not found.conforms
+
+
 @pytest.mark.parametrize(
     ("name", "status", "reason", "timeout"),
     [

@@ -55,4 +55,5 @@ def test_every_case_has_an_answer_that_is_not_zero(case):
     told = any(
         np.nan_to_num(expected).any() or np.isnan(expected).any() for truth in found for expected in truth.expected.values()
     )
-    assert told or case.clause in NOTHING_TO_TELL
+    by_lot = "/drawn " in case.id  # a lot may hide every key
+    assert told or by_lot or case.clause in NOTHING_TO_TELL

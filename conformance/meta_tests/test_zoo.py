@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from honest import Honest, failures, implementation, judged
-from zoo.arithmetic import cast_toward_zero, fused, product_toward_zero, quotient_toward_zero, sum_toward_zero
+from zoo.arithmetic import cast_toward_zero, fused, product_toward_zero, quotient_toward_zero, sum_toward_zero, to_tensor_float
 from zoo.kernels import ZOO
 from zoo.ratios import DTYPES, worst
 
@@ -59,6 +59,13 @@ def test_emulated_operations(dtype):
     for x, y, z, w in zip(found, *exact, strict=True):
         half = Fraction(float(np.spacing(np.abs(x)))) / 2
         assert abs(Fraction(float(x)) - (y * z + w)) <= half
+
+
+def test_tensor_float_keeps_eleven_bits():
+    x = np.float32([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-12), np.inf, np.nan, 0.0, np.finfo(np.float32).max])
+    found = to_tensor_float(x)
+    assert found[:5].tolist() == [1.0, 1 + 2**-10, 1.0, 1 + 2**-9, -1.0]
+    assert np.array_equal(found[5:], x[5:], equal_nan=True)
 
 
 def test_a_cast_toward_zero_never_grows():

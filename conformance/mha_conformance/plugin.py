@@ -44,7 +44,8 @@ class Bench:
         self.target = Target(option.mha_backend, option.mha_arrays, option.mha_device, option.mha_layout, option.mha_claims)
         self.cases = Selection(option.mha_level).choose()
         self.verdicts: dict[str, Any] = {}
-        self._worker = Worker(self.target, option.mha_timeout)
+        self._timeout = option.mha_timeout
+        self._worker = Worker(self.target, self._timeout)
         try:
             self._about = open_crew([self._worker])
         except CannotRun as error:
@@ -66,12 +67,15 @@ class Bench:
 
     def report(self) -> Any:
         """What was judged so far, as ``mha conform`` would report it."""
+        from mha_conformance.judge.alone import alone
         from mha_conformance.judge.blame import blamed
+        from mha_conformance.run.conform import judged_alone
         from mha_conformance.run.results import Report
         from mha_spec.clauses import load
 
         found = tuple(self.verdicts[case.id] for case in self.cases if case.id in self.verdicts)
-        return Report(self.target, self._about.claims, self._about.declared, found, tuple(blamed(found, load())))
+        blame = alone(blamed(found, load()), lambda case: judged_alone(case, self.target, self._timeout))
+        return Report(self.target, self._about.claims, self._about.declared, found, tuple(blame))
 
     def close(self) -> None:
         self._worker.close()

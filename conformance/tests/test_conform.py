@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 from mha_conformance.cases import catalogue
 from mha_conformance.cli.app import app
 from mha_conformance.cli.codes import Code
-from mha_conformance.judge.verdict import Verdict
+from mha_conformance.judge.blame import blamed
+from mha_conformance.judge.verdict import Verdict, Worst
 from mha_conformance.run import xfail
 from mha_conformance.run.conform import CannotRun, Selection, conform
 from mha_conformance.run.implementation import Target
 from mha_spec import SPEC_VERSION
+from mha_spec.clauses import load
 
 MASKED = "MHA-MASK-2/mask shared/float32"
 CROSS = "MHA-ATTN-8/n = 1, m = 9/float32"
@@ -265,3 +267,25 @@ def test_a_program_reads_the_verdict_on_standard_output():
     told = mha("strangers:attention", "--case", CROSS, "--json", "-")
     assert told.exit_code == Code.HOLDS
     assert json.loads(told.stdout)["conforms"] is True
+
+
+def failing(case, worst=None, size=1):
+    found = next(known for known in catalogue() if known.id == case)
+    return Verdict(case, found.clause, found.group, found.level, found.dtype, "FAIL", worst=worst, size=size)
+
+
+def test_a_case_that_uses_what_is_broken_says_nothing_of_its_own_clause():
+    """MHA-CONF-4: MASK-18 hides by window, which its needs do not speak of; alone it is blamed all the same."""
+    hidden = failing("MHA-MASK-18/1e+18 hidden by window/float32")
+    window = failing("MHA-MASK-10/window (1, 1), square/float32", size=9)
+    assert [v.clause for v in blamed([hidden, window], load())] == ["MHA-MASK-10"]
+    assert [v.clause for v in blamed([hidden], load())] == ["MHA-MASK-18"]
+
+
+def test_an_earlier_call_that_changes_a_later_one_is_blamed_alone():
+    """By its numbers only: a history that is refused proves nothing."""
+    worst = Worst("output", (0,), 1.0, 2.0, 0.1, 10.0)
+    mask = failing("MHA-MASK-2/mask shared/float32")
+    history = "MHA-EXEC-5/another mask in between/float32"
+    assert [v.clause for v in blamed([mask, failing(history, worst, 99)], load())] == ["MHA-EXEC-5"]
+    assert [v.clause for v in blamed([mask, failing(history, None, 99)], load())] == ["MHA-MASK-2"]

@@ -33,6 +33,7 @@ PUBLIC = [
     "Status",
     "Unsupported",
     "Violation",
+    "alibi_slopes",
     "available",
     "bind",
     "head_size",
@@ -44,7 +45,12 @@ COMMON = {
     "attention", "attention_statistics", "attention_varlen", "create", "merge_partials", "multi_head_attention",
     "multi_head_attention_over", "project_keys_values",
 }  # fmt: skip
-EXTRA = {"reference": {"layer_in_a_loop"}, "numpy": set(), "torch": {"MultiHeadAttention", "precision_report"}, "cupy": set()}
+EXTRA = {
+    "reference": {"layer_in_a_loop"},
+    "numpy": set(),
+    "torch": {"DropIn", "MultiHeadAttention", "precision_report", "register_with_transformers", "replace_attention"},
+    "cupy": set(),
+}
 
 
 def _sources() -> list[Path]:

@@ -16,7 +16,7 @@ from mha_spec.plain import plain
 LEVELS = ("MUST", "SHOULD", "MAY", "SUITE", "INFO", "WITHDRAWN")
 TEXT = Path(__file__).parent / "text"
 
-_OPENING = re.compile(rf"\*\*(MHA-[A-Z]+-\d+)\*\* \(({'|'.join(LEVELS)})(?:, class ([a-z-]+))?\) ?(.*)")
+_OPENING = re.compile(rf"\*\*(MHA-[A-Z]+-\d+)\*\* \(({'|'.join(LEVELS)})(?:, class ([A-Za-z-]+))?\) ?(.*)")
 _FENCE = re.compile(r"```python example (MHA-[A-Z]+-\d+)\s*")
 _ID = re.compile(r"MHA-[A-Z]+-\d+")
 _LABEL = re.compile(r"\*(Why|Needs):\*\s?(.*)")

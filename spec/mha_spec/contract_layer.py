@@ -1,7 +1,7 @@
 """Chapter 2 for the layer and for merging: projections that fit, parts that fit, heads that divide."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -34,19 +34,20 @@ def head_size(d_model: int, n_heads: int) -> int:
 
 
 def check_layer(query: Array, key: Array, value: Array, projections: Any, library: str | None = None) -> None:
-    """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library.
+    """MHA-PROJ-2: X ``(*batch, n, d_model)`` and the eight arrays of ``Projections`` fit together, in one dtype and library."""
+    check_projections(projections, {"query": query, "key": key, "value": value}, library)
 
-    An operand is None where the call has none: keys and values may be projected once, before the queries come (MHA-CACHE-12).
-    """
+
+def check_projections(projections: Any, inputs: Mapping[str, Array] | None = None, library: str | None = None) -> None:
+    """MHA-PROJ-2: the eight arrays fit together, and the inputs query, key and value fit them, where there are any."""
     if getattr(projections, "_fields", ())[:4] != _MATRICES:
         raise Violation("MHA-PROJ-2", f"projections of type {type(projections).__name__}", "Projections(w_q, w_k, w_v, w_o, ...)",
                         "build them with Projections or Projections.from_merged")  # fmt: skip
-    operands = {name: x for name, x in (("query", query), ("key", key), ("value", value)) if x is not None}
-    arrays = dict(operands)
+    arrays = dict(inputs or {})
     arrays |= {name: x for name, x in projections._asdict().items() if x is not None or name in _MATRICES}
     check_library(arrays, library)
     check_float(**arrays)
-    for name in operands:
+    for name in inputs or ():
         if len(arrays[name].shape) < 2:
             raise Violation(
                 "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "(*batch, length, width)", f"give {name} a length axis"
@@ -55,15 +56,14 @@ def check_layer(query: Array, key: Array, value: Array, projections: Any, librar
         if len(arrays[name].shape) != 3:
             raise Violation("MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", "one matrix per head: rank 3",
                             "split a merged matrix with Projections.from_merged")  # fmt: skip
-    h, _, d_k = projections.w_q.shape
+    h, d_model, d_k = projections.w_q.shape
     h_kv = projections.w_k.shape[0]
     d_v, d_out = projections.w_v.shape[-1], projections.w_o.shape[-1]
-    width = {
-        w: operands[name].shape[-1] if name in operands else arrays[w].shape[1]
-        for name, w in (("query", "w_q"), ("key", "w_k"), ("value", "w_v"))
-    }
+    d_in_k, d_in_v = projections.w_k.shape[1], projections.w_v.shape[1]
+    own = {"query": d_model, "key": d_in_k, "value": d_in_v}
+    d_model, d_in_k, d_in_v = (arrays[name].shape[-1] if name in (inputs or ()) else width for name, width in own.items())
     wanted = {
-        "w_q": (h, width["w_q"], d_k), "w_k": (h_kv, width["w_k"], d_k), "w_v": (h_kv, width["w_v"], d_v),
+        "w_q": (h, d_model, d_k), "w_k": (h_kv, d_in_k, d_k), "w_v": (h_kv, d_in_v, d_v),
         "w_o": (h, d_v, d_out), "b_q": (h, d_k), "b_k": (h_kv, d_k), "b_v": (h_kv, d_v), "b_o": (d_out,),
     }  # fmt: skip
     for name, shape in wanted.items():

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_spec.call import AttentionResult
+from mha_spec.numerics_filter import filtered
+from mha_spec.numerics_random import Sigma, Statistics, attention_sigma, statistics
 from mha_spec.numerics_steps import (
     LARGEST,
     Reals,
@@ -41,6 +43,7 @@ from mha_spec.profiles import (
     CONSTANTS_VERSION,
     COUNTS,
     PROFILES,
+    STATISTICS,
     TYPES,
     FloatType,
     Profile,
@@ -49,8 +52,9 @@ from mha_spec.profiles import (
 )  # fmt: skip
 
 __all__ = [
-    "CONSTANTS_VERSION", "COUNTS", "PROFILES", "TYPES", "Bounds", "FloatType", "Profile", "attention_bound",
-    "constants", "constants_hash", "error_ratio", "gamma", "layer_bound", "merge_bound", "usable",
+    "CONSTANTS_VERSION", "COUNTS", "PROFILES", "STATISTICS", "TYPES", "Bounds", "FloatType", "Profile", "Sigma", "Statistics",
+    "attention_bound", "attention_sigma", "constants", "constants_hash", "error_ratio", "filtered", "gamma", "layer_bound",
+    "merge_bound", "statistics", "usable",
 ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The bounds of chapter 4: legal arithmetic stays inside them, wrong results do not, and they agree with the text."""
 
+import hashlib
 from dataclasses import replace
 from itertools import product
 
@@ -13,6 +14,7 @@ from mha_core import Projections
 from mha_spec import equations
 from mha_spec.contract import Violation, attention_call
 from mha_spec.numerics import (
+    CONSTANTS_VERSION,
     COUNTS,
     PROFILES,
     TYPES,
@@ -25,6 +27,7 @@ from mha_spec.numerics import (
     merge_bound,
     usable,
 )  # fmt: skip
+from mha_spec.profiles import FILE
 
 ALL = list(PROFILES.values())
 SINGLE = [PROFILES[name] for name in ("P64", "P32", "PTF32", "P16", "PB16")]
@@ -373,9 +376,11 @@ def test_a_case_is_usable_where_float64_is_64_times_better():
 
 
 def test_the_hash_covers_every_constant():
-    assert constants_hash() == constants_hash()
-    assert set(constants()) == {"version", "types", "profiles", "counts"}
-    assert constants()["counts"] == dict(COUNTS)
+    assert constants_hash() == hashlib.sha256(FILE.read_bytes()).hexdigest()
+    assert set(constants()) == {"version", "types", "profiles", "counts", "statistics"}
+    assert {name: number for name, (number, _) in constants()["counts"].items()} == dict(COUNTS)
+    assert all(reason for group in ("counts", "statistics") for _, reason in constants()[group].values())
+    assert FILE.name == f"tolerance-{CONSTANTS_VERSION}.json"
     with pytest.raises(TypeError):
         COUNTS["scale"] = 5
 

@@ -42,6 +42,7 @@ def _create(threads: int | None) -> Backend:
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",
+            grade="RN",
         ),
     )
 

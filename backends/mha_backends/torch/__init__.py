@@ -16,9 +16,12 @@ except ImportError as error:
 from mha_backends.torch.backend import create
 from mha_backends.torch.module import MultiHeadAttention
 from mha_backends.torch.precision import precision_report
+from mha_backends.torch.replace import DropIn, replace_attention
+from mha_backends.torch.transformers import register_with_transformers
 from mha_core import bind
 
 __all__ = [
+    "DropIn",
     "MultiHeadAttention",
     "attention",
     "attention_statistics",
@@ -29,6 +32,8 @@ __all__ = [
     "multi_head_attention_over",
     "precision_report",
     "project_keys_values",
+    "register_with_transformers",
+    "replace_attention",
 ]
 
 _api = bind(create())

@@ -40,7 +40,7 @@ class ValueReturned(Honest):
         return found._replace(output=call.value) if plain and call.query.shape[-3] == call.key.shape[-3] else found
 
 
-@breaks("MHA-EXEC-4", "ROCm/pytorch#3230: the value is read with the strides of the key")
+@breaks("MHA-EXEC-4", "ROCm/pytorch#3230: the value is read with the strides of the key", bug="B111")
 class ValueStridesOfKey(Honest):
     def attend(self, call):
         v, k = call.value, call.key
@@ -49,7 +49,7 @@ class ValueStridesOfKey(Honest):
         return super().attend(call)
 
 
-@breaks("MHA-EXEC-4", "torch-spyre/torch-spyre#4331: strides are ignored where the length is a multiple of 64")
+@breaks("MHA-EXEC-4", "torch-spyre/torch-spyre#4331: strides are ignored where the length is a multiple of 64", bug="B112")
 class AlignedStridesIgnored(Honest):
     def attend(self, call):
         q = call.query
@@ -73,7 +73,7 @@ class CachedWithoutValues(Honest):
         return self.cache[key]._replace(output=self.cache[key].output.copy())
 
 
-@breaks("MHA-EXEC-6", "PaddlePaddle/Paddle#70298: the global random generator moves")
+@breaks("MHA-EXEC-6", "PaddlePaddle/Paddle#70298: the global random generator moves", bug="B156")
 class MovesGenerator(Honest):
     def attend(self, call):
         random.random()
@@ -92,7 +92,7 @@ class SharedScratch(Honest):
         return super().values(a, type(self).scratch, see)
 
 
-@breaks("MHA-EXEC-8", "ggml-org/llama.cpp#13438: other bits now and then, within the bound")
+@breaks("MHA-EXEC-8", "ggml-org/llama.cpp#13438: other bits now and then, within the bound", bug="B193")
 class BitsDrift(Honest):
     calls = 0
 
@@ -135,7 +135,7 @@ def accepts(clause):
                 except ValueError as error:
                     if getattr(error, "clause", None) != clause:
                         raise
-                    return np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+                    return np.zeros((*query.shape[:-1], np.shape(value)[-1]), query.dtype)
 
             return {**found, "attention": lenient}
 

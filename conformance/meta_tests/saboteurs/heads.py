@@ -16,7 +16,7 @@ class HeadsSwapped(Honest):
         return super().result(call, output, a, lse)
 
 
-@breaks("MHA-HEAD-1", "apache/tvm#17099: heads and positions are exchanged where h = n = m")
+@breaks("MHA-HEAD-1", "apache/tvm#17099: heads and positions are exchanged where h = n = m", bug="B109")
 class HeadsTransposed(Honest):
     def attend(self, call):
         h, n, m = call.query.shape[-3], call.query.shape[-2], call.key.shape[-2]
@@ -27,21 +27,21 @@ class HeadsTransposed(Honest):
         return super().attend(call)
 
 
-@breaks("MHA-HEAD-1", "facebookresearch/detr#247: softmax over heads and positions together")
+@breaks("MHA-HEAD-1", "facebookresearch/detr#247: softmax over heads and positions together", bug="B081")
 class SoftmaxOverHeads(Honest):
     def softmax(self, s, see, sink):
         a, lse = super().softmax(s, see, sink)
         return a / max(s.shape[-3], 1), lse
 
 
-@breaks("MHA-HEAD-2", "onnx/onnx#7274: tile in place of interleave")
+@breaks("MHA-HEAD-2", "onnx/onnx#7274: tile in place of interleave", bug="B095")
 class HeadsTiled(Honest):
     def heads(self, x, h):
         h_kv = x.shape[-3]
         return x[..., np.arange(h) % h_kv, :, :] if h_kv else x
 
 
-@breaks("MHA-HEAD-2", "ggml-org/llama.cpp#19115: the ratio is rounded up to a power of two")
+@breaks("MHA-HEAD-2", "ggml-org/llama.cpp#19115: the ratio is rounded up to a power of two", bug="B097")
 class RatioPowerOfTwo(Honest):
     def heads(self, x, h):
         h_kv = x.shape[-3]

@@ -8,19 +8,19 @@ from honest import Honest
 from saboteurs.kinds import breaks
 
 
-@breaks("MHA-MASK-2", "openvinotoolkit/openvino#31630: True hides")
+@breaks("MHA-MASK-2", "openvinotoolkit/openvino#31630: True hides", bug="B003")
 class MaskInverted(Honest):
     def by_mask(self, call):
         return None if call.mask is None else ~call.mask
 
 
-@breaks("MHA-MASK-2", "pytorch/pytorch#117939, deepspeedai/DeepSpeed#1912: the mask is ignored")
+@breaks("MHA-MASK-2", "pytorch/pytorch#117939, deepspeedai/DeepSpeed#1912: the mask is ignored", bug="B001")
 class MaskIgnored(Honest):
     def by_mask(self, call):
         return None
 
 
-@breaks("MHA-MASK-3", "ohdearquant/lattice#373: hidden scores become -1e4")
+@breaks("MHA-MASK-3", "ohdearquant/lattice#373: hidden scores become -1e4", bug="B067")
 class Sentinel(Honest):
     def softmax(self, s, see, sink):
         some = see.any(axis=-1, keepdims=True)
@@ -43,7 +43,7 @@ class SentinelAdded(Honest):
         return super().values(a, v, see) + super().values(a, tame, ~see & (a != 0))
 
 
-@breaks("MHA-MASK-4", "pytorch/pytorch#184180: a flat index over batch and heads")
+@breaks("MHA-MASK-4", "pytorch/pytorch#184180: a flat index over batch and heads", bug="B023")
 class MaskFlatIndex(Honest):
     def by_mask(self, call):
         if call.mask is None or call.mask.ndim < 4:
@@ -53,7 +53,7 @@ class MaskFlatIndex(Honest):
         return flat[np.arange(b * h) % len(flat)].reshape(b, h, *flat.shape[-2:])
 
 
-@breaks("MHA-MASK-4", "openvinotoolkit/openvino#30758: one query row is not broadcast")
+@breaks("MHA-MASK-4", "openvinotoolkit/openvino#30758: one query row is not broadcast", bug="B025")
 class MaskRowNotBroadcast(Honest):
     def by_mask(self, call):
         if call.mask is None or call.mask.shape[-2] != 1 or call.query.shape[-2] == 1:
@@ -86,7 +86,7 @@ class LowestHides(Honest):
         return None if call.bias is None else call.bias > np.finfo(np.float32).min
 
 
-@breaks("MHA-MASK-7", "jax-ml/jax#19237: causal is ignored")
+@breaks("MHA-MASK-7", "jax-ml/jax#19237: causal is ignored", bug="B019")
 class CausalIgnored(Honest):
     def by_band(self, call):
         return None if call.band is not None and call.band == (None, 0) else super().by_band(call)
@@ -98,7 +98,7 @@ class CausalPlusOne(Honest):
         return (None, 1) if call.band == (None, 0) else call.band
 
 
-@breaks("MHA-MASK-7", "jax-ml/jax#17314: a tiled loop stops one tile early")
+@breaks("MHA-MASK-7", "jax-ml/jax#17314: a tiled loop stops one tile early", bug="B042")
 class CausalTileLost(Honest):
     def by_length(self, call):
         found = super().by_length(call)
@@ -108,19 +108,19 @@ class CausalTileLost(Honest):
         return np.arange(m)[None] < (np.arange(n)[:, None] // 32) * 32 + 16
 
 
-@breaks("MHA-MASK-8", "bottom-right, whatever the offset")
+@breaks("MHA-MASK-8", "openvinotoolkit/openvino#36680: bottom-right, whatever the offset", bug="B037")
 class AlwaysBottomRight(Honest):
     def offset(self, call):
         return call.key.shape[-2] - call.query.shape[-2]
 
 
-@breaks("MHA-MASK-8", "pytorch/pytorch#103082, onnx/onnx#7297: top-left, whatever the offset")
+@breaks("MHA-MASK-8", "pytorch/pytorch#103082, onnx/onnx#7297: top-left, whatever the offset", bug="B033 B167")
 class AlwaysTopLeft(Honest):
     def offset(self, call):
         return 0
 
 
-@breaks("MHA-MASK-8", "Dao-AILab/flash-attention#1455: one offset for the whole batch")
+@breaks("MHA-MASK-8", "Dao-AILab/flash-attention#1455: one offset for the whole batch", bug="B043")
 class OffsetOfItemZero(Honest):
     def offset(self, call):
         return call.query_offset if np.ndim(call.query_offset) == 0 else np.max(call.query_offset)
@@ -133,7 +133,11 @@ class NegativePositionsClipped(Honest):
         return np.maximum(found, 0) if call.band == (None, 0) else found
 
 
-@breaks("MHA-MASK-10", "huggingface/transformers#39408: the left side is one too long")
+@breaks(
+    "MHA-MASK-10",
+    "huggingface/transformers#39408, huggingface/transformers#26792, zml/zml#763: the left side is one too long",
+    bug="B044 B045 B047",
+)
 class WindowLeftPlusOne(Honest):
     def sides(self, call):
         left, right = call.band
@@ -188,7 +192,7 @@ class SegmentsOrdered(Honest):
         return call.query_segments[..., None, :, None] >= call.key_segments[..., None, None, :]
 
 
-@breaks("MHA-MASK-14", "keras-team/keras#23040: causal is dropped where there is a mask")
+@breaks("MHA-MASK-14", "keras-team/keras#23040: causal is dropped where there is a mask", bug="B012")
 class CausalDroppedByMask(Honest):
     def by_band(self, call):
         return None if call.mask is not None and call.band == (None, 0) else super().by_band(call)
@@ -200,7 +204,7 @@ class MaskDroppedByBias(Honest):
         return None if call.bias is not None else call.mask
 
 
-@breaks("MHA-MASK-1", "NVIDIA/TransformerEngine#1271: window or length in place of window and length")
+@breaks("MHA-MASK-1", "NVIDIA/TransformerEngine#1271: window or length in place of window and length", bug="B010")
 class WindowOrLength(Honest):
     def by_length(self, call):
         length, band = super().by_length(call), super().by_band(call)
@@ -210,7 +214,7 @@ class WindowOrLength(Honest):
         return None if call.key_lengths is not None and call.band not in (None, (None, 0)) else super().by_band(call)
 
 
-@breaks("MHA-MASK-15", "microsoft/onnxruntime#28958: the mean of all values")
+@breaks("MHA-MASK-15", "microsoft/onnxruntime#28958: the mean of all values", bug="B057")
 class EmptyRowMean(Honest):
     def values(self, a, v, see):
         output = super().values(a, v, see)
@@ -218,13 +222,13 @@ class EmptyRowMean(Honest):
         return np.where(empty, v.mean(axis=-2, keepdims=True) if v.shape[-2] else 0.0, output)
 
 
-@breaks("MHA-MASK-15", "openvinotoolkit/openvino#35959: NaN")
+@breaks("MHA-MASK-15", "openvinotoolkit/openvino#35959: NaN", bug="B055")
 class EmptyRowNaN(Honest):
     def values(self, a, v, see):
         return np.where(see.any(axis=-1, keepdims=True), super().values(a, v, see), np.nan)
 
 
-@breaks("MHA-MASK-15", "vllm-project/vllm#15492: an LSE of +inf")
+@breaks("MHA-MASK-15", "vllm-project/vllm#15492: an LSE of +inf", bug="B176")
 class EmptyLsePositive(Honest):
     def softmax(self, s, see, sink):
         a, lse = super().softmax(s, see, sink)
@@ -257,7 +261,7 @@ class HiddenLeak(Honest):
         return super().values(a, v, see) + np.where(np.isfinite(leak), leak, 0.0)
 
 
-@breaks("MHA-MASK-19", "pytorch/pytorch#101967: 0 times NaN")
+@breaks("MHA-MASK-19", "pytorch/pytorch#101967: 0 times NaN", bug="B140")
 class HiddenNaN(Honest):
     def values(self, a, v, see):
         return super().values(a, v, see) + np.where(see.any(axis=-1, keepdims=True), (0.0 * v).sum(axis=-2)[..., None, :], 0.0)

@@ -7,7 +7,7 @@ from mha_backends import reference
 from saboteurs.kinds import breaks
 
 
-@breaks("MHA-AUX-1", "fairseq#3365, nn.MultiheadAttention: weights averaged over heads")
+@breaks("MHA-AUX-1", "facebookresearch/fairseq#3365, nn.MultiheadAttention: weights averaged over heads", bug="B158")
 class WeightsAveraged(Honest):
     def result(self, call, output, a, lse):
         a = np.broadcast_to(a.mean(axis=-3, keepdims=True), a.shape) if a.shape[-3] else a
@@ -24,7 +24,9 @@ class HiddenWeights(Honest):
         return super().result(call, output, np.where(self.see | (a != 0) | (call.mask is None), a, 1e-30), lse)
 
 
-@breaks("MHA-AUX-3", "keras-team/keras#23038, huggingface/transformers#30652: weights are asked for, causal is dropped")
+@breaks(
+    "MHA-AUX-3", "keras-team/keras#23038, huggingface/transformers#30652: weights are asked for, causal is dropped", bug="B016"
+)
 class WeightsDropCausal(Honest):
     def by_band(self, call):
         return None if call.weights else super().by_band(call)
@@ -84,7 +86,7 @@ class MergeAverages(Merging):
         return output, lse
 
 
-@breaks("MHA-AUX-8", "flashinfer-ai/flashinfer#4051: two empty parts give NaN")
+@breaks("MHA-AUX-8", "flashinfer-ai/flashinfer#4051: two empty parts give NaN", bug="B177")
 class MergeEmptyNaN(Merging):
     def merged(self, parts):
         output, lse = super().merged(parts)

@@ -20,14 +20,14 @@ class KeysReversed(Honest):
         return super().scores(q, k[..., ::-1, :], scale)
 
 
-@breaks("MHA-ATTN-2", "apache/tvm#20078: the default scale is 1")
+@breaks("MHA-ATTN-2", "apache/tvm#20078: the default scale is 1", bug="B076")
 class ScaleOne(Honest):
     def scale(self, call):
         default = call.scale == (call.query.shape[-1] or 1) ** -0.5
         return 1.0 if default else call.scale
 
 
-@breaks("MHA-ATTN-2", "BobMcDear/attorch#14: the scale is 0.5 whatever d_k")
+@breaks("MHA-ATTN-2", "BobMcDear/attorch#14: the scale is 0.5 whatever d_k", bug="B078")
 class ScaleHalf(Honest):
     def scale(self, call):
         default = call.scale == (call.query.shape[-1] or 1) ** -0.5
@@ -53,7 +53,7 @@ class ScaleRoot(Honest):
         return super().scores(q * np.sqrt(scale), k * np.sqrt(scale), 1.0)
 
 
-@breaks("MHA-ATTN-4", "pytorch/pytorch#184330: no channels, no output")
+@breaks("MHA-ATTN-4", "pytorch/pytorch#184330: no channels, no output", bug="B147")
 class NoChannelsZero(Honest):
     def result(self, call, output, a, lse):
         return super().result(call, output * 0 if call.query.shape[-1] == 0 else output, a, lse)
@@ -66,7 +66,7 @@ class BaseTwo(Honest):
         return a, lse
 
 
-@breaks("MHA-ATTN-5", "labmlai/annotated_deep_learning_paper_implementations#146: softmax over the queries")
+@breaks("MHA-ATTN-5", "labmlai/annotated_deep_learning_paper_implementations#146: softmax over the queries", bug="B082")
 class SoftmaxOverQueries(Honest):
     def softmax(self, s, see, sink):
         _, lse = super().softmax(s, see, sink)
@@ -109,13 +109,13 @@ class SoftcapAfterBias(Honest):
         return super().capped(super().biased(s, bias), self.cap)
 
 
-@breaks("MHA-ATTN-10", "vllm-project/vllm-metal#665: softcap ignored")
+@breaks("MHA-ATTN-10", "vllm-project/vllm-metal#665: softcap ignored", bug="B072")
 class SoftcapIgnored(Honest):
     def capped(self, s, c):
         return s
 
 
-@breaks("MHA-ATTN-10", "Dao-AILab/flash-attention#2402: s tanh(s / c)")
+@breaks("MHA-ATTN-10", "Dao-AILab/flash-attention#2402: s tanh(s / c)", bug="B071")
 class SoftcapFormula(Honest):
     def capped(self, s, c):
         return s if c is None else s * np.tanh(s / c)
@@ -141,13 +141,13 @@ class SinkIgnored(Honest):
         return super().sink(sink_logits * 0 - np.inf, s)
 
 
-@breaks("MHA-ATTN-12", "ROCm/rocm-libraries#12229: the sink is counted twice")
+@breaks("MHA-ATTN-12", "ROCm/rocm-libraries#12229: the sink is counted twice", bug="B180")
 class SinkTwice(Honest):
     def sink(self, sink_logits, s):
         return super().sink(sink_logits, s) + np.log(2)
 
 
-@breaks("MHA-ATTN-13", "pytorch/executorch#18407: no maximum is subtracted")
+@breaks("MHA-ATTN-13", "pytorch/executorch#18407: no maximum is subtracted", bug="B084")
 class NoShift(Honest):
     def softmax(self, s, see, sink):
         a, lse = super().softmax(s, see, sink)

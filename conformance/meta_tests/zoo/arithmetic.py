@@ -75,3 +75,10 @@ def cast_toward_zero(x: Any, dtype: Any) -> Any:
     y = x.astype(dtype)
     over = np.abs(y.astype(x.dtype)) > np.abs(x)
     return np.where(over, y.view(np.uint16) - 1, y.view(np.uint16)).astype(np.uint16).view(dtype)
+
+
+def to_tensor_float(x: Any) -> Any:
+    """float32 rounded to the 11 significand bits of TF32, ties to even; what is not finite, or would not be, stays as it is."""
+    bits = x.view(np.uint32)
+    y = ((bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x) & np.isfinite(y), y, x)

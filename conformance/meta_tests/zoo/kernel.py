@@ -1,11 +1,30 @@
 """A kernel in the arithmetic that its profile promises: float64 for float64, float32 for all else. Steps to replace."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from honest import Honest
 
 from mha_core import AttentionResult, Call
+
+TERMS = 2**24
+"""More products than this are not held at once."""
+
+
+def by_rows(step: Callable[..., Any], depth: int, a: Any, *others: Any) -> Any:
+    """``step(a, *others)`` a few rows of ``a`` (..., n, m) at a time, each pair of which has ``depth`` products.
+
+    Arrays of ``others`` that have the shape of ``a`` go with its rows. No row's arithmetic changes.
+    """
+    n = a.shape[-2]
+    rows = max(1, TERMS // max(1, a[..., :1, :].size * depth))
+    if rows >= n:
+        return step(a, *others)
+    cuts = [slice(at, at + rows) for at in range(0, n, rows)]
+    return np.concatenate(
+        [step(a[..., cut, :], *(x[..., cut, :] if x.shape == a.shape else x for x in others)) for cut in cuts], axis=-2
+    )
 
 
 class Eager(Honest):
@@ -95,7 +114,11 @@ class Eager(Honest):
 
     def values(self, a: Any, v: Any, see: Any) -> Any:
         """(..., n, m), (..., m, d) -> (..., n, d), over what is seen: 0 * NaN is not 0."""
-        return np.where(see[..., None], a[..., None] * v[..., None, :, :], a.dtype.type(0)).sum(axis=-2)
+
+        def summed(a: Any, see: Any) -> Any:
+            return np.where(see[..., None], a[..., None] * v[..., None, :, :], a.dtype.type(0)).sum(axis=-2)
+
+        return by_rows(summed, v.shape[-1], a, see)
 
     def stored(self, x: Any, kind: Any) -> Any:
         return x.astype(kind)

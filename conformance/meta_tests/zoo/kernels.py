@@ -9,90 +9,8 @@ from honest import Honest
 from mha_core import Call
 from zoo import arithmetic
 from zoo.kernel import Eager
-
-
-class Online(Eager):
-    """Tiles of keys with a running maximum and a running sum, rescaled as they go (Milakov and Gimelshein, 2018)."""
-
-    tile = 8
-    backwards = False
-
-    def size(self, call: Call) -> int:
-        return self.tile
-
-    def tiles(self, call: Call) -> list[slice]:
-        m, size = call.key.shape[-2], self.size(call)
-        found = [slice(at, min(at + size, m)) for at in range(0, m, size)]
-        return found[::-1] if self.backwards else found
-
-    def rows(self, s: Any, see: Any, sink: Any, v: Any, call: Call) -> tuple[Any, Any, Any]:
-        zero = s.dtype.type(0)
-        top, total = sink, np.where(sink == -np.inf, zero, zero + 1 + 0 * sink)
-        acc = np.zeros((*s.shape[:-1], v.shape[-1]), dtype=s.dtype)
-        for tile in self.tiles(call):
-            above = np.maximum(top, s[..., tile].max(axis=-1, keepdims=True))
-            shift = np.where(above == -np.inf, zero, above)
-            e, rescale = self.exp(s[..., tile] - shift), self.exp(top - shift)
-            total = rescale * total + self.total(e)
-            e = self.read(e, call.query.dtype)
-            acc = rescale * acc + self.values(e, v[..., tile, :], see[..., tile])
-            top = above
-        some, shift = np.where(total == 0, zero + 1, total), np.where(top == -np.inf, zero, top)
-        lse = np.where(total == 0, -np.inf, shift + self.log(some)).astype(s.dtype)
-        a = np.where(see, self.exp(s - shift) / some, zero)
-        nothing = ~see.any(axis=-1, keepdims=True)
-        return np.where(nothing, zero, acc / some), a, self.natural(lse[..., 0])
-
-
-class OnlineWideTiles(Online):
-    tile = 64
-
-
-class OnlineBackwards(Online):
-    """From the last tile to the first."""
-
-    tile = 16
-    backwards = True
-
-
-class BatchDependent(Online):
-    """The tile follows from the number of batch items and heads, so that a batch changes the bits; a repeat does not."""
-
-    claims = replace(Honest.claims, determinism="run-to-run")
-
-    def size(self, call: Call) -> int:
-        return (8, 24, 40)[int(np.prod(call.query.shape[:-2])) % 3]
-
-
-class SplitKeys(Eager):
-    """Three parts of the key axis, each with a maximum, a sum and a mean of its own, then merged; a sink is the fourth.
-
-    Parts are merged by maximum and sum. Were they merged by an lse in float32, a row of equal scores near -1e9 would lose
-    the share of each part in the rounding of the lse (MHA-MASK-6).
-    """
-
-    def rows(self, s: Any, see: Any, sink: Any, v: Any, call: Call) -> tuple[Any, Any, Any]:
-        m, zero = s.shape[-1], s.dtype.type(0)
-        parts = [slice(m * i // 3, m * (i + 1) // 3) for i in range(3)]
-        found = [self.part(s[..., p], see[..., p], v[..., p, :], call) for p in parts]
-        top = np.concatenate([*(above for _, _, above, _ in found), sink], axis=-1).max(axis=-1, keepdims=True)
-        shift = np.where(top == -np.inf, zero, top)
-        sizes = [np.exp(above - shift) * total for _, _, above, total in found]
-        whole = sum(sizes, start=np.exp(sink - shift))
-        some = np.where(whole == 0, zero + 1, whole)
-        shares = [size / some for size in sizes]
-        output = sum((np.where(total == 0, zero, w * o) for w, (o, _, _, total) in zip(shares, found, strict=True)), start=zero)
-        a = np.concatenate([w * part for w, (_, part, _, _) in zip(shares, found, strict=True)], axis=-1)
-        lse = np.where(whole == 0, -np.inf, shift + np.log(some)).astype(s.dtype)
-        return output, np.where(see, a, zero), lse[..., 0]
-
-    def part(self, s: Any, see: Any, v: Any, call: Call) -> tuple[Any, Any, Any, Any]:
-        """Output, weights, maximum and sum of these keys alone."""
-        above = s.max(axis=-1, keepdims=True, initial=-np.inf)
-        e = self.exp(s - np.where(above == -np.inf, s.dtype.type(0), above))
-        total = self.total(e)
-        a = np.where(see, e / np.where(total == 0, s.dtype.type(1), total), s.dtype.type(0))
-        return self.values(self.read(a, call.query.dtype), v, see), a, above, total
+from zoo.sums import BlockedSums, FusedMultiplyAdd, PairwiseSums, ReversedSums, TruncatingAccumulator
+from zoo.tiled import BatchDependent, Online, OnlineBackwards, OnlineWideTiles, SplitKeys
 
 
 class Unshifted(Eager):
@@ -133,73 +51,27 @@ class FoldedExp2(Eager):
         return lse * lse.dtype.type(self.LN2)
 
 
-class OneByOne(Eager):
-    """Every sum runs over its terms one by one, in an order and an arithmetic of its own."""
+class TensorFloat(Eager):
+    """Both factors of every product are rounded to 11 bits in float32 calls, and it says so: profile PTF32."""
 
-    def step(self, acc: Any, a: Any, b: Any) -> Any:
-        return acc + a * b
+    claims = replace(Honest.claims, profiles={**Honest.claims.profiles, "float32": "PTF32"})
 
-    def order(self, count: int) -> Any:
-        return range(count)
-
-    def dot(self, a: Any, b: Any) -> Any:
-        acc = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2]), dtype=a.dtype)
-        for i in self.order(a.shape[-1]):
-            acc = self.step(acc, a[..., :, i, None], b[..., None, :, i])
-        return acc
-
-    def total(self, e: Any) -> Any:
-        acc = np.zeros((*e.shape[:-1], 1), dtype=e.dtype)
-        for j in self.order(e.shape[-1]):
-            acc = self.step(acc, e[..., j : j + 1], np.ones((1,), dtype=e.dtype))
-        return acc
-
-    def values(self, a: Any, v: Any, see: Any) -> Any:
-        acc = np.zeros((*a.shape[:-1], v.shape[-1]), dtype=a.dtype)
-        for j in self.order(a.shape[-1]):
-            acc = np.where(see[..., j : j + 1], self.step(acc, a[..., j : j + 1], v[..., None, j, :]), acc)
-        return acc
-
-
-class ReversedSums(OneByOne):
-    """From the last term to the first."""
-
-    def order(self, count: int) -> Any:
-        return range(count - 1, -1, -1)
-
-
-class FusedMultiplyAdd(OneByOne):
-    """Product and sum are rounded once, as in any matrix loop of a compiler."""
-
-    def step(self, acc: Any, a: Any, b: Any) -> Any:
-        return arithmetic.fused(a, b, acc)
-
-
-class TruncatingAccumulator(OneByOne):
-    """Each product and each partial sum is cut off, as in the matrix units of some chips."""
-
-    def step(self, acc: Any, a: Any, b: Any) -> Any:
-        return arithmetic.sum_toward_zero(acc, arithmetic.product_toward_zero(a, b))
-
-
-class PairwiseSums(Eager):
-    """Every sum is a tree of pairs."""
+    def attend(self, call: Call) -> Any:
+        self.narrow = call.query.dtype == np.float32
+        return super().attend(call)
 
     def dot(self, a: Any, b: Any) -> Any:
-        return self.tree(a[..., :, None, :] * b[..., None, :, :])
-
-    def total(self, e: Any) -> Any:
-        return self.tree(e)[..., None]
+        return super().dot(self.rounded(a), self.rounded(b))
 
     def values(self, a: Any, v: Any, see: Any) -> Any:
-        terms = np.where(see[..., None], a[..., None] * v[..., None, :, :], a.dtype.type(0))
-        return self.tree(np.swapaxes(terms, -1, -2))
+        return super().values(self.rounded(a), self.rounded(v), see)
 
-    def tree(self, terms: Any) -> Any:
-        while terms.shape[-1] > 1:
-            odd = terms[..., terms.shape[-1] // 2 * 2 :]
-            terms = np.concatenate([terms[..., 0:-1:2][..., : terms.shape[-1] // 2] + terms[..., 1::2], odd], axis=-1)
-        return terms.sum(axis=-1)
+    def linear(self, x: Any, w: Any, b: Any) -> Any:
+        self.narrow = x.dtype == np.float32
+        return super().linear(x, w, b)
+
+    def rounded(self, x: Any) -> Any:
+        return arithmetic.to_tensor_float(x) if self.narrow else x
 
 
 class HalfWeights(Eager):
@@ -222,6 +94,8 @@ class HalfWeights(Eager):
 
 class TruncatedOutputs(HalfWeights):
     """The last division and the last conversion round toward zero; so does the storing of weights."""
+
+    claims = replace(Honest.claims, grade="ANY")
 
     def quotient(self, a: Any, b: Any) -> Any:
         return arithmetic.quotient_toward_zero(a, b)
@@ -258,5 +132,5 @@ class ShiftedBias(Eager):
 
 ZOO: tuple[type[Eager], ...] = (
     Eager, Online, OnlineWideTiles, OnlineBackwards, BatchDependent, SplitKeys, Unshifted, FoldedExp2, ReversedSums, PairwiseSums,
-    HalfWeights, TruncatedOutputs, TruncatingAccumulator, FusedMultiplyAdd, CausalOnes, ShiftedBias,
+    BlockedSums, HalfWeights, TruncatedOutputs, TruncatingAccumulator, FusedMultiplyAdd, TensorFloat, CausalOnes, ShiftedBias,
 )  # fmt: skip

@@ -1,12 +1,12 @@
 """Cases of ATTN: scores, scale, softmax, values, and the options that act on a score."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Level, Request
+from mha_conformance.cases.codes import codes
 from mha_conformance.cases.inputs import eighths, fractions
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -39,23 +39,18 @@ def scores() -> Iterator[Case]:
     yield case("MHA-ATTN-1", "all channels count", cancelling)
 
 
-def codes(shape: tuple[int, ...], channels: bool = True) -> Any:
-    """Position-coded values: the index of key, head and batch item, and of the channel where ``channels`` differ."""
-    index = np.indices(shape)
-    return (1.0 + index[-2]) + 16.0 * index[-3] + (64.0 * index[0] if len(shape) > 3 else 0.0) + channels * index[-1] / 8
-
-
 def default_scale() -> Iterator[Case]:
     """ATTN-2 by a law: widening a score's channels by d and its query by sqrt(d) leaves the answer as it is."""
-    for d in (4, 16, 64):
+    for d in (4, 16, 64, 1, 2, 3, 8, 40, 80, 96, 128, 192):
 
         def widened(d: int = d) -> tuple[Request, ...]:
             query, key = eighths(1, (1, 1, 6, 1)), eighths(2, (1, 1, 6, 1))
-            value = np.repeat(eighths(3, (1, 1, 6, 1)), d, axis=-1)
+            value = eighths(3, (1, 1, 6, 1))
             wide = np.zeros((1, 1, 6, d)), np.zeros((1, 1, 6, d))
-            wide[0][..., -1:], wide[1][..., -1:] = query * np.sqrt(d), key
-            narrow = Request((query * np.ones(4) / 4 * 2, key * np.ones(4), value[..., :4]), "float32")
-            return narrow, Request((*wide, value), "float32")
+            wide[0][..., -1:], wide[1][..., -1:] = (query * np.sqrt(d)).astype(np.float32), key
+            four = Request((query * np.ones(4) / 4 * 2, key * np.ones(4), np.repeat(value, 4, axis=-1)), "float32")
+            other = Request((*wide, np.repeat(value, d, axis=-1)), "float32")
+            return (four, other) if d >= 4 else (other, four)  # the second may have more channels of values
 
         yield case("MHA-ATTN-2", f"d_k = {d} as d_k = 4", widened, rule="agree", level="smoke" if d == 16 else "core")
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from mha_conformance.cases.build import BASE, ONE, case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.features import describing
 from mha_conformance.cases.inputs import choices, eighths, fractions
 
 WEIGHTS, LSE = {"return_weights": True}, {"return_lse": True}
@@ -25,6 +26,13 @@ def cases() -> Iterator[Case]:
         features=("weights",),
         level="smoke",
     )
+    for flags in ({}, WEIGHTS, LSE, {**WEIGHTS, **LSE}):
+        named = tuple(name.removeprefix("return_") for name in flags)
+        yield case(
+            "MHA-AUX-11", f"the result with {' and '.join(named) or 'nothing beside'}",
+            lambda flags=flags: Request((query, key, value), "float32", options=flags), features=named, rule="facts",
+            group="contract", level="smoke", beside=describing(named),
+        )  # fmt: skip
     for h_kv in (2,):
         for clause, flags, feature in (("MHA-AUX-1", WEIGHTS, "weights"), ("MHA-AUX-5", LSE, "lse")):
 
@@ -85,7 +93,7 @@ def cases() -> Iterator[Case]:
     def empty() -> Request:
         return Request((query, key, value), "float32", arrays={"mask": np.zeros((n, m), dtype=bool)}, options=LSE)
 
-    yield case("MHA-MASK-15", "lse of empty rows", empty, features=("lse", "mask"))
+    yield case("MHA-MASK-15", "lse of empty rows", empty, features=("lse", "mask"), beside=describing(("lse",)))
 
     def shifted() -> Request:
         return Request((query, key, value), "float32", arrays={"bias": np.full((n, 1), 5.0)}, options=LSE)

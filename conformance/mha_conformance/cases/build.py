@@ -1,6 +1,6 @@
 """The vocabulary of the catalogue: operands of many shapes, and cases with names."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mha_conformance.cases.case import Case, Group, Level, Request, Rule
@@ -45,6 +45,7 @@ def case(
     level: Level = "core",
     dtype: str = "float32",
     rule: Rule = "bound",
+    beside: Iterable[str] = (),
 ) -> Case:
     """A case called ``clause/name/dtype``; a single request is a tuple of one."""
 
@@ -52,7 +53,7 @@ def case(
         made = make()
         return made if isinstance(made, tuple) else (made,)
 
-    return Case(f"{clause}/{name}/{dtype}", clause, group, level, frozenset(features), dtype, rule, requests)
+    return Case(f"{clause}/{name}/{dtype}", clause, group, level, frozenset(features), dtype, rule, requests, frozenset(beside))
 
 
 def over_shapes(seed: int, dtype: str, **fixed: Any) -> Iterator[tuple[str, Callable[..., tuple[Any, Any, Any]]]]:

@@ -6,8 +6,23 @@ from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "decode"]
-Rule: TypeAlias = Literal["bound", "agree", "as first", "same bits", "same rows", "hidden bits", "refused", "facts"]
+Rule: TypeAlias = Literal[
+    "bound",
+    "agree",
+    "as first",
+    "same bits",
+    "same rows",
+    "hidden bits",
+    "history",
+    "refused",
+    "facts",
+    "statistics",
+    "probable",
+    "filter",
+]
 
+AS_LIST = "list"
+"""In place of a dtype: a Python list and no array."""
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 
 
@@ -16,7 +31,7 @@ class Request:
     """One call: host arrays by name, all values exact in ``dtype``, and the Python options beside them.
 
     ``operands`` are positional (query, key, value; for a merge output 0, lse 0, ...); ``arrays`` are array-valued options, with
-    a dtype of their own in ``dtypes`` where it is not the call's; ``options`` are Python values.
+    a dtype of their own in ``dtypes`` where it is not the call's; ``options`` are Python values. ``layout`` says where the arrays lie.
     """
 
     operands: tuple[Any, ...]
@@ -38,8 +53,10 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ; ``same rows`` joins the later replies along the queries first; ``refused`` wants an error; ``facts`` looks at
-    type, shape, memory and state, not at values.
+    that differ; ``same rows`` joins the later replies along the queries first; ``history`` wants what was right at first to stay
+    right; ``refused`` wants an error; ``facts`` looks at type, shape, memory and state, not at values. ``beside`` names clauses
+    that the requests happen to use, though neither the clause nor its needs speak of them: where one of these is broken, the case
+    says nothing of its own (MHA-CONF-4).
     """
 
     id: str
@@ -50,6 +67,7 @@ class Case:
     dtype: str
     rule: Rule
     make: Callable[[], tuple[Request, ...]]
+    beside: frozenset[str] = frozenset()
     lasting: bool = True
     """Whether it is one of the catalogue, whose truth is worth keeping, and not made on the way."""
 

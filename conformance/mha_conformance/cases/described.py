@@ -24,16 +24,19 @@ def described(requests: Sequence[Request]) -> str:
 
 def _one(request: Request) -> str:
     if request.target == "merge":
-        return f"merge_partials of {len(request.operands) // 2} parts, outputs {_shape(request.operands[:1])}, {request.dtype}"
-    operands = ", ".join(f"{name} {_shape((x,))}" for name, x in zip(OPERANDS, request.operands, strict=False))
+        outputs = ", ".join(_shape(x) for x in request.operands[::2])
+        return (
+            f"merge_partials of {len(request.operands) // 2} parts{f', outputs {outputs}' if outputs else ''}, {request.dtype}"
+        )
+    operands = ", ".join(f"{name} {_shape(x)}" for name, x in zip(OPERANDS, request.operands, strict=False))
     words = [f"{_FUNCTIONS.get(request.target, '')}{operands}, {request.dtype}"]
     words += [f"{name} {value!r}" for name, value in request.plan.items()]
-    words += [f"{name} {_shape((x,))}" for name, x in {**request.arrays, **request.projections}.items() if x is not None]
+    words += [f"{name} {_shape(x)}" for name, x in {**request.arrays, **request.projections}.items() if x is not None]
     words += [f"{name}={value!r}" for name, value in request.options.items()]
     if request.layout != "contiguous":
         words.append(f"layout {request.layout}")
     return "; ".join(words)
 
 
-def _shape(arrays: tuple[Any, ...]) -> str:
-    return str(tuple(np.shape(arrays[0]))).replace(" ", "")
+def _shape(array: Any) -> str:
+    return str(tuple(np.shape(array))).replace(" ", "")

@@ -1,4 +1,4 @@
-"""Cases of EXEC and VAL: types, memory, strides, history, threads, batch mates, empty axes, refusals."""
+"""Cases of EXEC: types, memory, strides, threads, batch mates, empty axes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,7 +8,6 @@ import numpy as np
 
 from mha_conformance.cases.build import BASE, case, operands
 from mha_conformance.cases.case import Case, Request
-from mha_conformance.cases.inputs import choices
 
 ONE_SIZE: Mapping[str, Any] = {"batch": (1,), "h": 1, "n": 6, "m": 6}
 LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast", "read-only", "value only")
@@ -18,10 +17,9 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 def cases() -> Iterator[Case]:
     yield from facts()
     yield from layouts()
-    yield from history()
+    yield from repeats()
     yield from batches()
     yield from empty_axes()
-    yield from refusals()
 
 
 def plain(seed: int = 600, dtype: str = "float32", **sizes: Any) -> Request:
@@ -60,26 +58,8 @@ def layouts() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def history() -> Iterator[Case]:
-    def again() -> tuple[Request, ...]:
-        first = plain(620, **ONE_SIZE)
-        return first, plain(621, **ONE_SIZE), first, plain(622, **{**ONE_SIZE, "n": 3, "m": 3}), first
-
-    yield case("MHA-EXEC-5", "A, B, A", again, level="smoke")
-
-    def other_values() -> tuple[Request, ...]:
-        first = plain(623, **ONE_SIZE)
-        query, key, value = first.operands
-        other = replace(first, operands=(query, key, value / 2))
-        return first, other, first
-
-    yield case("MHA-EXEC-5", "the same query and key, other values", other_values)
-
-    def rescaled() -> tuple[Request, ...]:
-        first = plain(620, **ONE_SIZE)
-        return first, replace(first, options={"scale": 2.0}), first
-
-    yield case("MHA-EXEC-5", "two scales", rescaled, features=("scale",))
+def repeats() -> Iterator[Case]:
+    """EXEC-7 and 8: at once, and once more."""
 
     def threads() -> tuple[Request, ...]:
         return tuple(plain(630 + at, **{**ONE_SIZE, "n": 48, "m": 48}) for at in range(6))
@@ -118,39 +98,6 @@ def empty_axes() -> Iterator[Case]:
         lambda: plain(661, **ONE_SIZE, d=0, d_v=3),
         features=("d_v",),
         level="smoke",
+        beside=("MHA-ATTN-7",),
     )
-    yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",))
-
-
-def refusals() -> Iterator[Case]:
-    query, key, value = operands(670, "float32", **BASE)
-    n, m = BASE["n"], BASE["m"]
-    whole = choices(671, (n, m), 0.5).astype(float)
-
-    def asked(**given: Any) -> Request:
-        return Request((query, key, value), "float32", **given)
-
-    wrong: dict[str, tuple[str, tuple[str, ...], Request]] = {
-        "two widths": ("MHA-VAL-5", (), Request((query[..., :2], key, value), "float32")),
-        "two lengths": ("MHA-VAL-6", (), Request((query, key, value[..., :5, :]), "float32")),
-        "two batches": ("MHA-VAL-4", (), Request((query[:1], key, value), "float32")),
-        "heads without a ratio": ("MHA-VAL-7", ("grouped",), Request((query, key[:, :2], value[:, :2]), "float32")),
-        "a mask of floats": ("MHA-VAL-8", ("mask",), asked(arrays={"mask": whole}, dtypes={"mask": "float32"})),
-        "a mask of integers": ("MHA-VAL-8", ("mask",), asked(arrays={"mask": whole}, dtypes={"mask": "int64"})),
-        "a mask that is too short": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": whole[:, :6] > 0})),
-        "a mask that is too long": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": np.ones((n, m + 1), dtype=bool)})),
-        "a mask of rank 3": ("MHA-VAL-9", ("mask",), asked(arrays={"mask": np.ones((2, n, m), dtype=bool)})),
-        "a boolean bias": ("MHA-VAL-10", ("bias",), asked(arrays={"bias": whole > 0})),
-        "causal without an offset": ("MHA-VAL-11", ("causal", "offset"), asked(options={"is_causal": True})),
-        "an offset that would be ignored": ("MHA-VAL-12", ("offset", "causal"), asked(options={"query_offset": 0})),
-        "lengths per head": ("MHA-VAL-13", ("lengths",), asked(arrays={"key_lengths": np.full((2, 3), 7)})),
-        "a window of -1": ("MHA-VAL-14", ("window", "offset"), asked(options={"window": (-1, -1), "query_offset": 0})),
-        "one segment array": ("MHA-VAL-15", ("segments",), asked(arrays={"key_segments": np.zeros((2, m), int)})),
-        "a scale of NaN": ("MHA-VAL-16", ("scale",), asked(options={"scale": float("nan")})),
-        "a softcap of 0": ("MHA-VAL-17", ("softcap",), asked(options={"softcap": 0.0})),
-        "too few sinks": ("MHA-VAL-18", ("sink",), asked(arrays={"sink_logits": np.zeros(2)})),
-    }  # fmt: skip
-    for name, (clause, features, request) in wrong.items():
-        yield case(
-            clause, name, lambda request=request: request, features=features, rule="refused", group="contract", level="smoke"
-        )
+    yield case("MHA-EXEC-11", "no value channels", lambda: plain(662, d_v=0), features=("d_v",), beside=("MHA-ATTN-7",))

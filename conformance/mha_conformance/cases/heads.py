@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mha_conformance.cases.attention import codes
 from mha_conformance.cases.build import case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.codes import codes
 from mha_conformance.cases.inputs import choices, eighths, fractions
 
 GROUPS = {"2 of 4": (4, 2), "2 of 6": (6, 2), "3 of 6": (6, 3), "2 of 24": (24, 2), "4 of 4": (4, 4), "3 of 9": (9, 3)}

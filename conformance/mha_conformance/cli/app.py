@@ -14,6 +14,7 @@ from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
 from mha_conformance.cli.outputs import Outputs
 from mha_conformance.cli.vectors import vectors
+from mha_conformance.cli.weights import weights
 from mha_conformance.run.conform import Selection
 from mha_conformance.run.implementation import Target
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(vectors, name="vectors")
+app.add_typer(weights, name="weights")
 
 Json = Annotated[bool, typer.Option("--json", help="For a program: JSON on standard output.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one HTML page that needs nothing else.")]

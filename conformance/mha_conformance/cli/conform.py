@@ -88,6 +88,9 @@ def _counts(report: Report) -> None:
         )
     say("")
     table(("group", "pass", "fail", "not claimed", "other", "worst error/bound"), rows)
+    for v in report.verdicts:
+        if v.status == "SUSPECT":
+            say(f"suspect: {v.case}: {v.reason}", "yellow")
     for reason, cases in _left_out(report).items():
         say(f"not judged: {cases} cases, {reason}", "dim")
     if report.inferred:
@@ -99,7 +102,7 @@ def _counts(report: Report) -> None:
 
 def _left_out(report: Report) -> Counter[str]:
     """How many cases were not judged for each reason; features that are not claimed are one reason together."""
-    reasons = [v.reason for v in report.verdicts if v.status not in ("PASS", *FAILING)]
+    reasons = [v.reason for v in report.verdicts if v.status not in ("PASS", "SUSPECT", *FAILING)]
     features = {feature for r in reasons if r.startswith(UNCLAIMED) for feature in r.removeprefix(UNCLAIMED).split(", ")}
     together = f"{UNCLAIMED}{', '.join(sorted(features))}"
     return Counter(together if reason.startswith(UNCLAIMED) else reason for reason in sorted(reasons))

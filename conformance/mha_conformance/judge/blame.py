@@ -1,26 +1,47 @@
 """From many failing cases to one clause (MHA-CONF-4)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from mha_conformance.cases import catalogue
 from mha_conformance.judge.verdict import FAILING, Verdict
 from mha_spec.clauses import Clauses
+
+HISTORY = "MHA-EXEC-5"
+"""A case of it that fails by its numbers shows one call answered in two ways; nothing else makes it fail so."""
 
 
 def blamed(verdicts: Iterable[Verdict], clauses: Clauses) -> list[Verdict]:
     """One failing verdict per blamed clause, the first of them the diagnosis.
 
     A failing clause is blamed if none of the clauses that it builds on, directly or through others, fails too. Of several,
-    the one with the smallest failing case comes first.
+    the one with the smallest failing case comes first. A case that happens to use other clauses beside its own says nothing
+    where one of them, or what it builds on, fails in a case of its own. If an earlier call is seen to change a later one, any other
+    case may have failed for that alone: then that clause is the only one to blame.
     """
-    failing = [verdict for verdict in verdicts if verdict.status in FAILING]
-    broken = {verdict.clause for verdict in failing}
     needs = foundations(clauses)
+    failing = [verdict for verdict in verdicts if verdict.status in FAILING]
+    failing = [verdict for verdict in failing if verdict.clause == HISTORY and verdict.worst] or _telling(failing, needs)
+    broken = {verdict.clause for verdict in failing}
     to_blame = {clause for clause in broken if not (needs.get(clause, frozenset()) & broken)}
     smallest: dict[str, Verdict] = {}
     for verdict in failing:
         if verdict.clause in to_blame and (verdict.clause not in smallest or verdict.size < smallest[verdict.clause].size):
             smallest[verdict.clause] = verdict
     return sorted(smallest.values(), key=lambda verdict: (verdict.size, verdict.clause))
+
+
+def _telling(failing: list[Verdict], needs: Mapping[str, frozenset[str]]) -> list[Verdict]:
+    """The failures that no clause used beside their own explains."""
+    named = {case.id: case.beside for case in catalogue()}
+    known = {verdict.clause: needs.get(verdict.clause, frozenset()) | {verdict.clause} for verdict in failing}
+    beside = {verdict.case: named.get(verdict.case, frozenset()) - known[verdict.clause] for verdict in failing}
+    alone = {verdict.clause for verdict in failing if not beside[verdict.case]}
+
+    def explained(verdict: Verdict) -> bool:
+        used = beside[verdict.case]
+        return bool(used.union(*(needs[clause] for clause in used)) & alone)
+
+    return [verdict for verdict in failing if not explained(verdict)]
 
 
 def foundations(clauses: Clauses) -> dict[str, frozenset[str]]:

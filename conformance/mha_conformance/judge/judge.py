@@ -1,16 +1,23 @@
 """One case, its replies, a verdict."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from mha_conformance.cases.case import Case
+import numpy as np
+
+from mha_conformance.cases.case import Case, Rule
 from mha_conformance.cases.described import described
-from mha_conformance.judge.rules import RULES
+from mha_conformance.judge.hypothesis import named
+from mha_conformance.judge.rules import ruled
 from mha_conformance.judge.verdict import Status, Verdict
 from mha_conformance.run.perform import Reply
 from mha_core import Claims
 from mha_spec.numerics import PROFILES
+from mha_spec.profiles import Grade
+from mha_spec.violation import Violation
 
-STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager")
+STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager", "P16-acc16")
 
 UNCLAIMED = "not claimed: "
 
@@ -33,23 +40,62 @@ def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
     return ""
 
 
-def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True) -> Verdict:
-    """The verdict on replies to a case that is claimed; with ``rivals`` every profile of its dtype is tried."""
+def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True, explain: bool = True) -> Verdict:
+    """The verdict on replies to a case that is claimed.
+
+    With ``rivals`` every profile of its dtype is tried, with ``explain`` a failure is compared with known faults.
+    """
     profile = claims.profiles[case.dtype]
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":
                 return verdict(case, "NOT_EXPRESSIBLE", reply.error)
+            if reply.status == "no room":
+                return verdict(case, "NOT_RUN", reply.error)
             if reply.status != "ok":
                 return verdict(case, "FAIL", f"claimed, but refused: {reply.error}", float("inf"))
-    finding = RULES[case.rule](case, replies, profile)
+    try:
+        finding = ruled(case, replies, profile, claims.grade)
+    except Violation as error:  # MHA-NUM-4: the profile has no bound for so many keys or channels
+        return verdict(case, "NOT_SUPPORTED", f"not posed: {error}")
+    status: Status = "PASS" if finding.holds else "FAIL"
+    if status == "FAIL" and case.rule == "probable" and claims.grade == "ANY" and np.isfinite(finding.ratio or 0.0):
+        status = "SUSPECT"  # MHA-NUM-20 binds grade RN
     kept: tuple[str, ...] = ()
-    if rivals and case.rule == "bound":
-        kept = tuple(name for name in _rivals(case.dtype) if RULES[case.rule](case, replies, name).holds)
+    if rivals and case.rule in DECIDES[claims.grade]:
+        kept = tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name, claims.grade))
+    hypothesis = finding.hypothesis
+    if explain and status in ("FAIL", "SUSPECT") and not hypothesis:
+        hypothesis = _explained(case, replies, profile, claims.grade)
     return verdict(
-        case, "PASS" if finding.holds else "FAIL", finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern,
-        profiles=kept, kernel=next((reply.kernel for reply in replies if reply.kernel), ""),
+        case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept,
+        hypothesis=hypothesis, kernel=next((reply.kernel for reply in replies if reply.kernel), ""),
     )  # fmt: skip
+
+
+def _keeps(case: Case, replies: list[Reply], profile: str, grade: Grade) -> bool:
+    """Whether a profile is kept, or says nothing of this case."""
+    try:
+        return ruled(case, replies, profile, grade).holds
+    except Violation:
+        return True
+
+
+DECIDES: Mapping[Grade, tuple[Rule, ...]] = {
+    "RN": ("bound", "statistics", "probable", "filter"),
+    "ANY": ("bound", "statistics", "filter"),
+}
+"""The rules that decide which profile is kept, by grade."""
+
+
+def _explained(case: Case, replies: list[Reply], profile: str, grade: Grade) -> str:
+    """The fault that explains the first wrong output, or that the filter finds in all of them."""
+    if case.rule in ("statistics", "probable"):
+        return ruled(replace(case, rule="filter"), replies, profile, grade).hypothesis
+    if case.rule != "bound":
+        return ""
+    found = (named(request, np.asarray(reply.output), profile) for request, reply in zip(case.make(), replies, strict=True))
+    return next(filter(None, found), "")
 
 
 def _rivals(dtype: str) -> tuple[str, ...]:

@@ -1,28 +1,20 @@
 """The rules by which replies are judged: within the bound, in agreement, bit for bit, refused, or well behaved."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
-from mha_conformance.cases.case import Case, Rule
+from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.judge.finding import Finding, malformed
+from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import Worst, pattern
 from mha_conformance.run.perform import Reply
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule found: whether it holds, how near the bound, and the words of the diagnosis."""
-
-    holds: bool
-    reason: str = ""
-    ratio: float | None = None
-    worst: Worst | None = None
-    pattern: str = ""
+from mha_spec.profiles import Grade
 
 
 def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -31,7 +23,7 @@ def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
-    if wrong := _malformed(reply, truth):
+    if wrong := malformed(reply, truth):
         return wrong
     return _farthest(
         [
@@ -39,20 +31,6 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
             for name, expected in truth.expected.items()
         ]
     )
-
-
-def _malformed(reply: Reply, truth: Truth) -> Finding | None:
-    """What was asked for and did not come back as floating numbers of the right shape."""
-    for name, expected in truth.expected.items():
-        got = getattr(reply, name)
-        if got is None:
-            return Finding(False, f"no {name} came back, though it was asked for", np.inf)
-        shape, wanted, kind = tuple(np.shape(got)), tuple(np.shape(expected)), np.asarray(got).dtype
-        if shape != wanted:
-            return Finding(False, f"{name} has shape {shape}, expected {wanted}", np.inf)
-        if kind.kind != "f":
-            return Finding(False, f"{name} holds {kind}, expected floating numbers", np.inf)
-    return None
 
 
 def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
@@ -77,7 +55,7 @@ def _farthest(findings: list[Finding]) -> Finding:
 def agreeing(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Law: the replies agree with the first one, within the sum of both bounds. Zero channels may be added at the end."""
     known = truths(case, profile)
-    if wrong := next(filter(None, map(_malformed, replies, known)), None):
+    if wrong := next(filter(None, map(malformed, replies, known)), None):
         return wrong
     findings = []
     first = np.asarray(replies[0].output, float)
@@ -95,6 +73,49 @@ def as_first(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _farthest([_compare(reply, first, profile) for reply in replies])
 
 
+def history(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """What was right at first stays right, and a request that is made again gets the same answer (MHA-EXEC-5).
+
+    The first request of its shapes finds nothing that a cache could hold of it. If one of those is wrong already, the fault is
+    no matter of history, and other cases tell whose it is; then this one only looks whether equal requests are answered alike.
+    """
+    requests, known = case.make(), truths(case, profile)
+    found = [_compare(reply, truth, profile) for reply, truth in zip(replies, known, strict=True)]
+    first_of_shape: dict[Any, int] = {}
+    first_of_kind: dict[Any, int] = {}
+    for at, request in enumerate(requests):
+        first_of_shape.setdefault(_shapes(request), at)
+        first_of_kind.setdefault(_contents(request), at)
+    if all(found[at].holds for at in first_of_shape.values()):
+        for at, finding in enumerate(found):
+            if not finding.holds:
+                return replace(finding, reason=f"right at first, and wrong after other calls: call {at}: {finding.reason}")
+        return _farthest(found)
+    for at, request in enumerate(requests):
+        first = first_of_kind[_contents(request)]
+        if at == first or malformed(replies[at], known[at]) or malformed(replies[first], known[first]):
+            continue
+        for name, bound in known[at].bounds.items():
+            if name not in known[at].expected:
+                continue
+            one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
+            moved = _measure(name, other, one, 2 * bound, profile)
+            if np.isfinite(one).all() and not moved.holds:
+                return replace(moved, reason=f"call {at} is call {first} again, and its {name} is another")
+    return Finding(True)
+
+
+def _shapes(request: Request) -> Any:
+    """The shapes of all arrays of a request."""
+    return tuple(x.shape for x in request.operands), tuple((name, x.shape) for name, x in sorted(request.arrays.items()))
+
+
+def _contents(request: Request) -> Any:
+    """Everything that a request asks, but not where its arrays lie."""
+    arrays = (*enumerate(request.operands), *sorted(request.arrays.items()))
+    return _shapes(request), tuple(sorted(request.options.items())), tuple(x.tobytes() for _, x in arrays)
+
+
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
     return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
@@ -102,7 +123,7 @@ def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The rows of the later replies, one behind the other, have the bits of the first (MHA-CACHE-2)."""
-    if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
     output = np.concatenate([reply.output for reply in replies[1:]], axis=-2)
     return _unlike([replies[0], Reply("ok", output)], ("output",), lambda array: np.ones(np.shape(array), dtype=bool))
@@ -126,7 +147,7 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
-    if wrong := next(filter(None, map(_malformed, replies, truths(case, profile))), None):
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
     return _unlike(replies, ("output", "weights", "lse"), where)
 
@@ -157,13 +178,17 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
     for reply in replies:
         if reply.status == "ok":
             return Finding(False, "accepted, though it must be refused", np.inf)
+        if case.clause == "MHA-VAL-22":
+            if not reply.facts.get("teaches"):
+                return Finding(False, f"does not say clause, given, expected and what to do: {reply.error}", np.inf)
+            continue
         if reply.clause not in (None, case.clause):
             return Finding(False, f"refused for {reply.clause}: {reply.error}", np.inf)
     return Finding(True, ratio=0.0)
 
 
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
-    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5)."""
+    """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
     p = PROFILES[profile]
     for request, reply in zip(case.make(), replies, strict=True):
         query, _, value = request.operands
@@ -182,11 +207,17 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
             "MHA-EXEC-2": [f"{name} was modified" for name in facts["modified"]],
             "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
             "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
+            "MHA-AUX-11": [] if facts["form"] == _asked_form(request) else [f"the result is {facts['form']}"],
             "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
         }[case.clause]
         if wrong:
             return Finding(False, "; ".join(wrong), np.inf)
     return Finding(True, ratio=0.0)
+
+
+def _asked_form(request: Request) -> Any:
+    asked = tuple(name for name in ("weights", "lse") if request.options.get(f"return_{name}"))
+    return ("output", *asked) if asked else "array"
 
 
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
@@ -196,6 +227,21 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "same bits": same_bits,
     "same rows": same_rows,
     "hidden bits": hidden_bits,
+    "history": history,
     "refused": refused,
     "facts": well_behaved,
 }
+
+GRADED: Mapping[Rule, Callable[[Case, list[Reply], str, Grade], Finding]] = {
+    "statistics": statistical,
+    "probable": probable,
+    "filter": searched,
+}
+"""The rules that depend on the claimed grade as well (MHA-NUM-19)."""
+
+
+def ruled(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Finding:
+    """What the rule of a case finds."""
+    if case.rule in GRADED:
+        return GRADED[case.rule](case, replies, profile, grade)
+    return RULES[case.rule](case, replies, profile)

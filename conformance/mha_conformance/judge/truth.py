@@ -7,6 +7,7 @@ cache whose key is the case, the profile, and a hash of the specification's code
 import hashlib
 import os
 import pickle
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from mha_conformance.judge.sequences import statistic_truth, varlen_truth
 from mha_core import Call, Projections
 from mha_spec import equations
 from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
+from mha_spec.numerics_random import Sigma, attention_sigma
+from mha_spec.profiles import Grade
 
 
 class Truth(NamedTuple):
@@ -89,10 +92,26 @@ def truths(case: Case, profile: str) -> list[Truth]:
     """The truth of every request of a case, from the cache where it is there."""
     if not case.lasting:
         return [truth(request, profile) for request in case.make()]
-    place = _cache() / f"{hashlib.sha256(f'{case.id} {profile} {_content()}'.encode()).hexdigest()}.pickle"
+    return _kept(f"{case.id} {profile}", lambda: [truth(request, profile) for request in case.make()])  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4096)
+def sigmas(case: Case, profile: str, grade: Grade) -> list[Sigma]:
+    """What is probable of every request of a case, which is one of attention (MHA-NUM-19)."""
+
+    def sigma(request: Request) -> Sigma:
+        call = call_of(request, request.operands)
+        return attention_sigma(call.query, call.key, call.value, PROFILES[profile], grade, **_numbers(call))
+
+    return _kept(f"{case.id} {profile} {grade}", lambda: [sigma(request) for request in case.make()])  # type: ignore[no-any-return]
+
+
+def _kept(name: str, compute: Callable[[], Any]) -> Any:
+    """What ``compute`` gives, from the cache where it is there."""
+    place = _cache() / f"{hashlib.sha256(f'{name} {_content()}'.encode()).hexdigest()}.pickle"
     if place.exists():
-        return pickle.loads(place.read_bytes())  # type: ignore[no-any-return]  # our own file, under the user's cache
-    found = [truth(request, profile) for request in case.make()]
+        return pickle.loads(place.read_bytes())  # our own file, under the user's cache
+    found = compute()
     place.parent.mkdir(parents=True, exist_ok=True)
     scratch = place.with_suffix(f".{os.getpid()}")
     scratch.write_bytes(pickle.dumps(found))

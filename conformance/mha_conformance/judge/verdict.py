@@ -5,10 +5,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-Status: TypeAlias = Literal["PASS", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"]
+Status: TypeAlias = Literal[
+    "PASS", "SUSPECT", "FAIL", "NOT_SUPPORTED", "NOT_EXPRESSIBLE", "NOT_RUN", "XFAIL", "ERROR", "CRASH", "TIMEOUT"
+]
 
 FAILING = ("FAIL", "CRASH", "TIMEOUT")
-JUDGED = ("PASS", "XFAIL", *FAILING)
+JUDGED = ("PASS", "SUSPECT", "XFAIL", *FAILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Verdict:
     """What was asked: shapes and options."""
     kernel: str = ""
     """Which kernel answered, where the implementation says so."""
+    hypothesis: str = ""
+    """What is wrong, in words, where one known fault explains the whole error."""
 
 
 def pattern(wrong: Any, array: str) -> str:

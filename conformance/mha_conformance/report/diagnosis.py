@@ -14,12 +14,14 @@ from mha_spec.clauses import load
 def diagnosis(target: Target, v: Verdict, smallest: Shrunk | None = None) -> list[str]:
     """The lines; the first is the clause and the status. ``smallest`` is the same failure in the smallest call."""
     lines = [f"{v.clause} {v.status}", f"    {load()[v.clause].plain}", f"    case     {v.case}"]
-    lines += [f"    {label:<8} {words}" for label, words in _findings(v)]
+    seen = list(_findings(v))
     if smallest is not None and smallest.verdict.request != v.request:
-        lines += [f"    {label:<8} {words}" for label, words in _findings(smallest.verdict, first="smallest")]
+        seen += [said for said in _findings(smallest.verdict, first="smallest") if said not in seen]
+    lines += [f"    {label:<8} {words}" for label, words in seen]
     if target.vectors is not None:
         lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
-    return [*lines, f"    again    {command(target, v.case)}"]
+    history = not v.case.startswith(f"{v.clause}/")  # MHA-CONF-16
+    return [*lines, f"    again    {'run all cases, for alone it holds' if history else command(target, v.case)}"]
 
 
 def _findings(v: Verdict, first: str = "asked") -> Iterator[tuple[str, str]]:
@@ -30,6 +32,8 @@ def _findings(v: Verdict, first: str = "asked") -> Iterator[tuple[str, str]]:
         yield "worst", worst_element(v.worst)
     if v.pattern:
         yield "where", v.pattern
+    if v.hypothesis:
+        yield "likely", v.hypothesis
     if v.kernel:
         yield "kernel", v.kernel
 

@@ -44,6 +44,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "profiles": dict(report.claims.profiles),
             "strict": report.claims.strict,
             "determinism": report.claims.determinism,
+            "grade": report.claims.grade,
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,

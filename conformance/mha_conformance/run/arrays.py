@@ -1,5 +1,7 @@
 """Host arrays into the library under test and back, and the memory layouts in which they arrive."""
 
+import mmap
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,10 @@ import numpy as np
 
 class Inexpressible(Exception):
     """The library cannot hold such an input, as torch cannot hold negative strides."""
+
+
+class NoRoom(Exception):
+    """This machine grants no memory for such an input."""
 
 
 def numpy_dtype(name: str) -> Any:
@@ -70,7 +76,11 @@ def _to_torch(x: Any, device: str | None) -> Any:
             raise Inexpressible("torch has no read-only tensors")
         base = torch.from_numpy(np.array(x[tuple(slice(None) if s else slice(0, 1) for s in x.strides)]))
         return base.expand(x.shape).to(device)
-    return torch.from_numpy(x).to(device)
+    here = torch.from_numpy(x)
+    if device is not None and max(x.strides, default=0) > FAR:  # moved as it is it would lie close together
+        there = torch.empty_strided(here.shape, here.stride(), dtype=here.dtype, device=device)
+        return there.copy_(here)
+    return here.to(device)
 
 
 def laid_out(x: Any, layout: str, name: str) -> Any:
@@ -98,4 +108,30 @@ def laid_out(x: Any, layout: str, name: str) -> Any:
         copy = np.array(x)
         copy.setflags(write=False)
         return copy
+    if layout in ("items far apart", "rows far apart"):
+        return far_apart(x, axis=-2 if layout == "rows far apart" and x.shape[-2] > 1 else -3)
     raise ValueError(f"unknown layout {layout!r}")
+
+
+NORESERVE = 0x4000 if sys.platform == "linux" else 0
+"""Linux then grants more addresses than there is memory; Python's own name for it is newer than 3.11."""
+FAR = 2**31 + 64
+"""Elements between neighbours that lie far apart: an index of 32 bits does not reach from one to the next."""
+
+
+def far_apart(x: Any, axis: int) -> Any:
+    """The same values with ``FAR`` elements between neighbours along ``axis``, in pages that nobody has touched and that take
+    no memory. Raises ``NoRoom`` where the machine does not grant so many addresses."""
+    inner = int(np.prod(x.shape[axis + 1 :]))
+    outer = x.size // inner
+    size = ((outer - 1) * FAR + inner) * x.itemsize
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise NoRoom(f"no {size / 1e9:.1f} GB of addresses: {error}") from error
+    rows = np.ndarray((outer, inner), x.dtype, pages, strides=(FAR * x.itemsize, x.itemsize))
+    rows[...] = x.reshape(outer, inner)
+    leading = x.shape[: x.ndim + axis + 1]
+    strides = [FAR * x.itemsize * int(np.prod(leading[at + 1 :])) for at in range(len(leading))]
+    inner_strides = np.ascontiguousarray(x).strides[len(leading) :]
+    return np.ndarray(x.shape, x.dtype, pages, strides=(*strides, *inner_strides))

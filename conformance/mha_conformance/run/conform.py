@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mha_conformance.cases import Case, Level, catalogue
+from mha_conformance.judge.alone import alone
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, verdict
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
@@ -71,7 +72,9 @@ def conform(
             verdicts = xfail.strictly(verdicts, about.declared.xfail)
         whole = not (selection.cases or selection.clauses or selection.first)
         working = undeclared.features(crew[0], about) if whole else ()
-        blame = tuple(blamed(verdicts, load()))
+        blame = blamed(verdicts, load())
+        if len(chosen) > 1:
+            blame = alone(blame, lambda case: judged_alone(case, target, timeout))
         smallest = {v.case: found for v in blame if (found := shrunk(v, crew[0], about)) is not None}
     finally:
         for worker in crew:
@@ -90,9 +93,19 @@ def conform(
         "installed": about.declared.version,
     }
     return Report(
-        target, about.claims, about.declared, verdicts, blame, provenance,
+        target, about.claims, about.declared, verdicts, tuple(blame), provenance,
         inferred=about.inferred, undeclared=working, smallest=smallest,
     )  # fmt: skip
+
+
+def judged_alone(case_id: str, target: Target, timeout: float) -> Verdict:
+    """The verdict on one case in a process that has run no other."""
+    worker = Worker(target, timeout)
+    try:
+        about = open_crew([worker])
+        return next(verdict_on(case, worker, about) for case in catalogue() if case.id == case_id)
+    finally:
+        worker.close()
 
 
 def open_crew(crew: list[Worker]) -> About:

@@ -5,6 +5,7 @@ dtypes = ["float32", "bfloat16"]
 profiles = { float32 = "P32", bfloat16 = "PB16" }
 strict = false                                # MHA-MASK-19
 determinism = "run-to-run"                    # MHA-EXEC-8
+grade = "ANY"                                 # MHA-NUM-19: RN rounds to nearest everywhere, ANY in any mode
 layout = "bnhd"                               # its axes, where not (batch, heads, positions, channels)
 layouts = ["contiguous", "transposed"]        # the memory layouts it takes; all where absent
 excludes = [["mask", "causal"]]               # features that cannot be asked for together
@@ -48,6 +49,7 @@ class Declaration:
     profiles: Mapping[str, str] | None = None
     strict: bool | None = None
     determinism: str | None = None
+    grade: str | None = None
     layout: str | None = None
     layouts: tuple[str, ...] | None = None
     excludes: tuple[frozenset[str], ...] = ()
@@ -71,6 +73,7 @@ class Declaration:
             profiles=inferred if self.profiles is None else self.profiles,
             strict=claims.strict if self.strict is None else self.strict,
             determinism=self.determinism or claims.determinism,  # type: ignore[arg-type]  # Claims refuses a strange one
+            grade=self.grade or claims.grade,  # type: ignore[arg-type]
         )
 
     def apply_environment(self) -> None:
@@ -98,6 +101,7 @@ def parse(found: Mapping[str, Any], file: str) -> Declaration:
     given = dict(found)
     _one_of(file, "native_offset", given, ("top-left", "bottom-right"))
     _one_of(file, "layout", given, ("bhnd", "bnhd"))
+    _one_of(file, "grade", given, ("RN", "ANY"))
     for name in ("strict", "heads_mix"):
         if not isinstance(given.get(name, False), bool):
             raise ValueError(f"{file}: {name} is true or false; given {given[name]!r}")

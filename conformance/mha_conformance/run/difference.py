@@ -16,7 +16,7 @@ from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.perform import Reply
 from mha_conformance.run.worker import About, Answer, Worker
-from mha_conformance.shrink.search import smallest
+from mha_conformance.shrink.search import CUT, smallest
 from mha_conformance.shrink.sound import sound
 from mha_spec.clauses import load
 from mha_spec.numerics import error_ratio
@@ -105,7 +105,7 @@ def _between(case: Case, answers: list[Answer], abouts: tuple[About, About], eac
         said = [f"{about.name}: {v.status}{f', {v.reason}' if v.reason else ''}" for about, v in zip(abouts, each, strict=True)]
         worst = next((v.worst for v in each if v.status != "PASS"), None)
         return verdict(case, "FAIL", "; ".join(said), np.inf, worst=worst)
-    if case.rule in ("refused", "facts") or any(kind != "replies" for kind, _ in answers):
+    if case.rule not in CUT or any(kind != "replies" for kind, _ in answers):
         return None
     rooms = [truths(case, about.claims.profiles[case.dtype]) for about in abouts]
     for at, (mine, theirs) in enumerate(zip(answers[0][1], answers[1][1], strict=True)):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mha_core import KVCache, Projections, Unsupported, window_tokens
+from mha_core import KVCache, Projections, Unsupported, alibi_slopes, window_tokens
 from mha_spec.call import dtype_name
 from mha_spec.clauses import Example
 
@@ -102,6 +102,7 @@ def namespace(api: Any, dtype: str | None = None) -> dict[str, Any]:
         "KVCache": KVCache,
         "Projections": Projections,
         "window_tokens": window_tokens,
+        "alibi_slopes": alibi_slopes,
         "array": array,
         "close": close,
         "same": same,

@@ -6,12 +6,12 @@ import numpy as np
 
 from mha_conformance.cases import Case, Request
 from mha_conformance.judge.judge import unclaimed
-from mha_conformance.run.perform import ALONE
+from mha_conformance.run.prepared import ALONE, IN_PLACE
 from mha_conformance.run.sequences import TARGETS
 from mha_conformance.run.worker import About
 
-NAMED_BY_OUR_DOOR = tuple(f"MHA-VAL-{n}" for n in range(11, 19))
-"""Refusals of arguments whose names and forms are those of this project."""
+NAMED_BY_OUR_DOOR = (*(f"MHA-VAL-{n}" for n in (1, 2, 3, *range(11, 21), 22)), "MHA-AUX-11")
+"""Refusals and forms of arguments and results that are those of this project."""
 
 
 def not_judged(case: Case, about: About) -> str:
@@ -19,7 +19,7 @@ def not_judged(case: Case, about: About) -> str:
     return (
         unclaimed(case, about.claims, about.declared.excludes)
         or _absent(case, about)
-        or _misaligned(case, about)
+        or misaligned(case, about.declared.native_offset)
         or _beyond_limits(case, about)
     )
 
@@ -29,8 +29,8 @@ def _absent(case: Case, about: About) -> str:
     for target in {request.target for request in case.make()} - {"attention"}:
         if target not in about.functions:
             return f"there is no function for {target}"
-    if case.rule == "refused" and not about.doors and case.clause in NAMED_BY_OUR_DOOR:
-        return "the names and forms of these arguments are those of this project's door"
+    if not about.doors and case.clause in NAMED_BY_OUR_DOOR:
+        return "the names and forms of these arguments and results are those of this project's door"
     one_argument = frozenset({"mask", "bias"}) in about.declared.excludes
     if case.rule == "refused" and one_argument and any(map(_mistaken, case.make())):
         return "mask and bias are one argument, which its dtype tells apart"
@@ -45,9 +45,8 @@ def _mistaken(request: Request) -> bool:
     return request.dtypes.get("mask", "").startswith("float") or (bias is not None and bias.dtype == bool)
 
 
-def _misaligned(case: Case, about: About) -> str:
+def misaligned(case: Case, native: str | None) -> str:
     """A system without ``query_offset`` gets the cases whose offset is where its own causal mask begins."""
-    native = about.declared.native_offset
     if native is None or not case.features & {"causal", "window"}:
         return ""
     for request in case.make():
@@ -71,7 +70,7 @@ def _beyond_limits(case: Case, about: About) -> str:
     for request in case.make():
         if request.target in TARGETS and declared.limits:
             return "beyond its limits: the sizes of its calls change from step to step"
-        layout = request.layout.removeprefix(ALONE)
+        layout = "contiguous" if request.layout == IN_PLACE else request.layout.removeprefix(ALONE)
         if declared.layouts is not None and layout not in declared.layouts:
             return f"beyond its limits: the layout {layout}"
         if request.target == "attention":

@@ -11,23 +11,22 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from mha_conformance.cases.case import Request
-from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
+from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.implementation import OPERANDS, Implementation
+from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
-from mha_core import AttentionResult, Projections, Unsupported, Violation
+from mha_core import AttentionResult, Unsupported, Violation
 from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
 CONCURRENT = "MHA-EXEC-7"
-ALONE = "options "
-"""The prefix of a layout that is meant for mask and bias alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
 
-    status: Literal["ok", "refused", "unsupported", "inexpressible"]
+    status: Literal["ok", "refused", "unsupported", "inexpressible", "no room"]
     output: Any = None
     weights: Any = None
     lse: Any = None
@@ -43,15 +42,22 @@ def perform(implementation: Implementation, clause: str, requests: tuple[Request
     if clause == CONCURRENT:
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(lambda request: answer(implementation, request), requests))
-    return [answer(implementation, request) for request in requests]
+    held: list[Native] = []
+    return [answer(implementation, request, held) for request in requests]
 
 
-def answer(implementation: Implementation, request: Request) -> Reply:
-    """Convert, call, convert back."""
+def answer(implementation: Implementation, request: Request, held: list[Native] | None = None) -> Reply:
+    """Convert, call, convert back. ``held`` keeps the arrays of a case alive, so that none is built where another one was."""
+    held = [] if held is None else held
     try:
         operands, options = prepared(implementation, request)
+        if request.layout == IN_PLACE:
+            operands, options = overwritten(operands, options, held)
+        held.append((operands, options))
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
+    except NoRoom as error:
+        return Reply("no room", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
     before = {name: implementation.host(x).tobytes() for name, x in given.items()}
     state = global_state()
@@ -68,7 +74,8 @@ def answer(implementation: Implementation, request: Request) -> Reply:
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
-        return Reply("refused", error=f"{type(error).__name__}: {error}", clause=getattr(error, "clause", None))
+        words = f"{type(error).__name__}: {error}"
+        return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
         return replace(_reply(implementation, request, operands, given, before, state, result), kernel=kernel)
     except Exception as error:
@@ -91,6 +98,7 @@ def _reply(
         "state": global_state() == state,
         "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
         "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
+        "form": _form(result),
     }
     come = (
         np.asarray if request.target == "cache" else implementation.host
@@ -103,45 +111,6 @@ def _reply(
     if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
         host[0] = np.swapaxes(host[0], -2, -3)
     return Reply("ok", host[0], host[1], host[2], facts=facts)
-
-
-def prepared(implementation: Implementation, request: Request) -> tuple[list[Any], dict[str, Any]]:
-    """Operands and options as the implementation takes them."""
-    kinds = dtypes(request)
-
-    def native(name: str, x: Any, dtype: str) -> Any:
-        with np.errstate(all="ignore"):
-            values = np.asarray(x).astype(numpy_dtype(dtype))
-        if request.target == "attention" and name in OPERANDS:
-            values = laid_out(values, "contiguous" if request.layout.startswith(ALONE) else request.layout, name)
-            if implementation.layout == "bnhd":
-                values = np.swapaxes(values, -2, -3)
-        elif name in ("mask", "bias") and request.layout.startswith(ALONE):
-            values = laid_out(values, request.layout.removeprefix(ALONE), name)
-        return implementation.convert(values, name)
-
-    if request.target == "merge":
-        return [native(f"part {at}", x, kinds[f"part {at}"]) for at, x in enumerate(request.operands)], {}
-    operands = [native(name, x, request.dtype) for name, x in zip(OPERANDS, request.operands, strict=True)]
-    options = {name: native(name, x, kinds[name]) for name, x in request.arrays.items()}
-    options |= request.options
-    if request.target == "layer":
-        operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
-    if implementation.declared.native_offset is not None:
-        options.pop("query_offset", None)
-    return operands, options
-
-
-def dtypes(request: Request) -> dict[str, str]:
-    """The dtype of every array option, and of the parts of a merge: booleans, 64-bit integers, or the call's own."""
-    if request.target == "merge":
-        wide = "float64" if request.dtype == "float64" else "float32"
-        return {f"part {at}": wide if at % 2 else request.dtype for at in range(len(request.operands))}
-    kinds = {
-        name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
-        for name, x in request.arrays.items()
-    }
-    return kinds | dict(request.dtypes)
 
 
 def _call(implementation: Implementation, request: Request, operands: list[Any], options: dict[str, Any]) -> Any:
@@ -204,6 +173,20 @@ def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
     if isinstance(result, tuple):
         return (*result, None, None, None)[:3]
     return result, None, None
+
+
+def _form(result: Any) -> Any:
+    """ "array", or the names of a named tuple's fields that are not None; of anything else its type (MHA-AUX-11)."""
+    if hasattr(result, "dtype"):
+        return "array"
+    fields = getattr(result, "_fields", None)
+    return type(result).__name__ if fields is None else tuple(name for name in fields if getattr(result, name) is not None)
+
+
+def _teaches(error: Exception) -> bool:
+    """Whether a refusal says which clause, what was given, what was expected and what to do (MHA-VAL-22)."""
+    parts = [getattr(error, part, None) for part in ("clause", "given", "expected", "do")]
+    return isinstance(error, ValueError) and all(part and str(part) in str(error) for part in parts)
 
 
 def _shared(output: Any, x: Any) -> bool:

@@ -12,12 +12,16 @@ import numpy as np
 
 from mha_conformance.cases import Case, Request
 from mha_conformance.cases.calls import call_of, visible_pairs
+from mha_conformance.cases.case import Rule
 from mha_conformance.cases.described import OPERANDS
 from mha_conformance.shrink.cut import keep, sizes, without, without_batch_axis
 from mha_spec.violation import Violation
 
 MOST_TRIES = 400
 """Calls of the implementation that one search may cost."""
+
+CUT: tuple[Rule, ...] = ("bound", "agree", "as first", "same bits", "hidden bits")
+"""The rules that say the same of smaller arrays; statistics need many elements, and a history needs its sizes."""
 
 Still = Callable[[Case], Any]
 """What is found of a case that still fails; None where it passes, or is not to be judged."""
@@ -38,7 +42,7 @@ def smallest(case: Case, still: Still) -> Smallest | None:
     None where it does not fail, where its calls are not of attention, or where numbers are not what it is about.
     """
     requests = case.make()
-    if case.rule in ("refused", "facts") or any(request.target != "attention" for request in requests):
+    if case.rule not in CUT or any(request.target != "attention" for request in requests):
         return None
     found = still(case)
     if found is None:

@@ -15,7 +15,7 @@ from mha_conformance.cases import Case, Request
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.run.environment import package_version
 from mha_conformance.run.implementation import OPERANDS
-from mha_conformance.run.perform import dtypes
+from mha_conformance.run.prepared import dtypes
 from mha_conformance.vectors.arrays import STORED, encoded, plain
 from mha_conformance.vectors.coverage import folder
 from mha_spec.clauses import load
