@@ -14,7 +14,7 @@ from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
 from mha_conformance.run.implementation import Implementation
-from mha_conformance.run.perform import perform
+from mha_conformance.run.perform import Asked, perform
 from mha_core import AttentionResult, Backend, Call, Claims, KVCache, bind
 from mha_spec.clauses import load
 
@@ -183,7 +183,7 @@ def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
 
 
 def _verdict(case: Case, under_test: Implementation) -> Verdict:
-    return judge(case, perform(under_test, case.clause, case.make()), under_test.claims, rivals=False, explain=False)
+    return judge(case, perform(under_test, Asked.by(case)), under_test.claims, rivals=False, explain=False)
 
 
 @lru_cache(maxsize=3)

@@ -15,7 +15,7 @@ from mha_conformance.judge.judge import judge
 from mha_conformance.judge.truth import sigmas, truths
 from mha_conformance.report.diagnosis import diagnosis
 from mha_conformance.run.implementation import Target
-from mha_conformance.run.perform import perform
+from mha_conformance.run.perform import Asked, perform
 from mha_spec.numerics import STATISTICS
 
 CASES = {case.id: case for case in catalogue()}
@@ -23,7 +23,7 @@ CASES = {case.id: case for case in catalogue()}
 
 def verdict(subject, case_id, grade="RN", **claims):
     case = CASES[case_id]
-    return judge(case, perform(implementation(subject), case), replace(subject.claims, grade=grade, **claims))
+    return judge(case, perform(implementation(subject), Asked.by(case)), replace(subject.claims, grade=grade, **claims))
 
 
 class Scaled(HalfWeights):

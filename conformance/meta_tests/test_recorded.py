@@ -2,7 +2,7 @@
 
 import pytest
 from kill_table import SABOTEURS, Row
-from record import STALE, code_hash, read
+from refresh import STALE, code_hash, read
 from zoo.kernels import ZOO
 
 

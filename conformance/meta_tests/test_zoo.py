@@ -8,7 +8,7 @@ from zoo.kernels import ZOO
 from zoo.ratios import DTYPES, worst
 
 from mha_conformance.cases import catalogue
-from mha_conformance.run.perform import perform
+from mha_conformance.run.perform import Asked, perform
 
 
 @pytest.mark.parametrize("kernel", ZOO, ids=lambda kernel: kernel.__name__)
@@ -25,7 +25,7 @@ def test_a_legal_kernel_is_accused_of_nothing(kernel, record_property):
 
 def answers(subject, case_id):
     (case,) = (case for case in catalogue() if case.id == case_id)
-    (reply,) = perform(implementation(subject), case.clause, case.make())
+    (reply,) = perform(implementation(subject), Asked.by(case))
     return np.asarray(reply.output, dtype=np.float64)
 
 

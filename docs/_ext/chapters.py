@@ -19,7 +19,7 @@ from sphinx.transforms import SphinxTransform
 
 from mha_spec.clauses import TEXT, Clause, Example, load
 
-_LEVEL = re.compile(r"^ \((?:[A-Z]+)(?:, class [a-z-]+)?\) ?")
+_LEVEL = re.compile(r"^ \((?:[A-Z]+)(?:, class [A-Za-z-]+)?\) ?")
 _LABELS = {"Why:": "why", "Needs:": "needs"}
 
 

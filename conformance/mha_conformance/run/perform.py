@@ -1,23 +1,21 @@
 """Runs the requests of a case on an implementation, and notes what happened beside the numbers."""
 
-import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from mha_conformance.cases.case import Request
+from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.run.arrays import Inexpressible, NoRoom
+from mha_conformance.run.facts import Witness
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_core import AttentionResult, Unsupported
-from mha_spec.call import dtype_name
-from mha_spec.contract import library_of
 
 CONCURRENT = "MHA-EXEC-7"
 NOT_WRITABLE = "MHA-CACHE-11"
@@ -39,18 +37,30 @@ class Reply:
     """Which kernel answered, in the implementation's own words; empty where it does not say."""
 
 
-def perform(implementation: Implementation, clause: str, requests: tuple[Request, ...]) -> list[Reply]:
-    """One reply per request of a case of the clause, in order; those of MHA-EXEC-7 run at once."""
-    if clause == CONCURRENT:
-        with ThreadPoolExecutor(len(requests)) as pool:
-            return list(pool.map(lambda request: answer(implementation, request), requests))
+class Asked(NamedTuple):
+    """A case without its name: what travels to the process under test, where it is not of the catalogue."""
+
+    clause: str
+    rule: Rule
+    requests: tuple[Request, ...]
+
+    @classmethod
+    def by(cls, case: Case) -> "Asked":
+        return cls(case.clause, case.rule, case.make())
+
+
+def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
+    """One reply per request, in order; those of MHA-EXEC-7 run at once."""
+    witnessed = asked.rule == "facts"
+    if asked.clause == CONCURRENT:
+        with ThreadPoolExecutor(len(asked.requests)) as pool:
+            return list(pool.map(lambda request: _answer(implementation, request, [], witnessed), asked.requests))
     held: list[Native] = []
-    return [answer(implementation, request, held) for request in requests]
+    return [_answer(implementation, request, held, witnessed) for request in asked.requests]
 
 
-def answer(implementation: Implementation, request: Request, held: list[Native] | None = None) -> Reply:
+def _answer(implementation: Implementation, request: Request, held: list[Native], witnessed: bool) -> Reply:
     """Convert, call, convert back. ``held`` keeps the arrays of a case alive, so that none is built where another one was."""
-    held = [] if held is None else held
     try:
         operands, options = prepared(implementation, request)
         if request.layout == IN_PLACE:
@@ -60,9 +70,7 @@ def answer(implementation: Implementation, request: Request, held: list[Native] 
         return Reply("inexpressible", error=str(error))
     except NoRoom as error:
         return Reply("no room", error=str(error))
-    given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
-    before = {name: implementation.host(x).tobytes() for name, x in given.items()}
-    state = global_state()
+    witness = Witness(implementation, operands, options) if witnessed else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -77,29 +85,15 @@ def answer(implementation: Implementation, request: Request, held: list[Native] 
         words = f"{type(error).__name__}: {error}"
         return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
-        return replace(_reply(implementation, request, operands, given, before, state, result), kernel=kernel)
+        return replace(_reply(implementation, request, witness, result), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
 
 
-def _reply(
-    implementation: Implementation, request: Request, operands: list[Any], given: dict[str, Any], before: dict[str, bytes],
-    state: Any, result: Any,
-) -> Reply:  # fmt: skip
+def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = _unpacked(result, request)
-    facts = {
-        "library": library_of(output) if hasattr(output, "dtype") else type(output).__name__,
-        "asked library": library_of(operands[0]) if operands else "",
-        "dtype": dtype_name(output) if hasattr(output, "dtype") else type(output).__name__,
-        "device": str(getattr(output, "device", None)) == str(getattr(operands[0], "device", None)) if operands else True,
-        "modified": sorted(name for name, x in given.items() if implementation.host(x).tobytes() != before[name]),
-        "shared": sorted(name for name, x in given.items() if _shared(output, x)),
-        "state": global_state() == state,
-        "lse dtype": dtype_name(lse) if hasattr(lse, "dtype") else None,
-        "weights dtype": dtype_name(weights) if hasattr(weights, "dtype") else None,
-        "form": _form(result),
-    }
+    facts = {} if witness is None else witness.facts(result, output, weights, lse)
     # the steps over a cache were brought back one by one
     come = np.asarray if request.target == "cache" else implementation.host
     host = [None if x is None else come(x) for x in (output, weights, lse)]
@@ -132,7 +126,7 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     return implementation.attention(*operands, **options)
 
 
-def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, **options: Any) -> Any:
+def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, **options: Any) -> AttentionResult:
     """One call of attention over a cache, in the layout of the implementation; what comes back is (*batch, h, n, ...)."""
     if implementation.declared.native_offset is not None:
         options.pop("query_offset", None)
@@ -140,7 +134,7 @@ def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, *
     if implementation.prepare is not None:
         implementation.prepare({name: tuple(x.shape) for name, x in zip(OPERANDS, operands, strict=True)})
     if implementation.layout != "bnhd":
-        return implementation.attention(*operands, **options)
+        return AttentionResult(*_unpacked(implementation.attention(*operands, **options), None))
     xp = array_namespace(query)
     output, weights, lse = _unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options), None)
     return AttentionResult(xp.moveaxis(output, -2, -3), weights, lse)
@@ -174,27 +168,9 @@ def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
     return result, None, None
 
 
-def _form(result: Any) -> Any:
-    """ "array", or the names of a named tuple's fields that are not None; of anything else its type (MHA-AUX-11)."""
-    if hasattr(result, "dtype"):
-        return "array"
-    fields = getattr(result, "_fields", None)
-    return type(result).__name__ if fields is None else tuple(name for name in fields if getattr(result, name) is not None)
-
-
 def _teaches(error: Exception) -> bool:
     """Whether a refusal says which clause, what was given, what was expected and what to do (MHA-VAL-22)."""
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        return True  # a keyword that does not exist is Python's own affair
     parts = [getattr(error, part, None) for part in ("clause", "given", "expected", "do")]
     return isinstance(error, ValueError) and all(part and str(part) in str(error) for part in parts)
-
-
-def _shared(output: Any, x: Any) -> bool:
-    try:
-        return bool(np.shares_memory(np.asarray(output), np.asarray(x)))
-    except Exception:  # arrays that NumPy cannot look into are told apart by their addresses
-        return hasattr(output, "data_ptr") and output.data_ptr() == x.data_ptr()
-
-
-def global_state() -> Any:
-    """What a call must leave as it is: random generators and error modes."""
-    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index]

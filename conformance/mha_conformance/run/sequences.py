@@ -16,7 +16,7 @@ NOISE = 64.0
 
 
 def through_cache(
-    attend: Callable[..., Any], make_cache: Callable[..., Any], host: Callable[[Any], Any], operands: list[Array],
+    attend: Callable[..., AttentionResult], make_cache: Callable[..., Any], host: Callable[[Any], Any], operands: list[Array],
     options: Mapping[str, Any], plan: Mapping[str, Any],
 ) -> AttentionResult:  # fmt: skip
     """The rows of one call over the whole sequence, from calls over a cache that is filled step by step; on the host.
@@ -67,11 +67,11 @@ def _chunk(x: Array, places: list[int], done: Any, t: int) -> Array:
 
 
 def _put(
-    found: dict[str, Any], result: Any, host: Callable[[Any], Any], n: int, places: list[int], done: Any, counts: Any
+    found: dict[str, Any], result: AttentionResult, host: Callable[[Any], Any], n: int, places: list[int], done: Any, counts: Any
 ) -> None:  # fmt: skip
     """Rows where they stand in the whole; rows of padding are dropped."""
     for name in ("output", "lse"):
-        x = getattr(result, name, None) if hasattr(result, "output") else (result if name == "output" else None)
+        x = getattr(result, name)
         if x is None:
             continue
         rows = np.moveaxis(np.asarray(host(x)), 2, 1)  # (b, t, h, ...)

@@ -10,7 +10,7 @@ from mha_conformance.cases.case import Case
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Implementation, Target, open_target
-from mha_conformance.run.perform import Reply, perform
+from mha_conformance.run.perform import Asked, Reply, perform
 from mha_conformance.run.spawned import Spawned
 from mha_core import Claims
 
@@ -49,7 +49,7 @@ class Worker:
     def answer(self, case: Case) -> Answer:
         """The replies to a case, or how the process ended instead. One of the catalogue travels by its id."""
         assert self._process is not None, "open() comes first"
-        asked = case.id if case.lasting else (case.clause, case.make())
+        asked = case.id if case.lasting else Asked.by(case)
         kind, value = self._process.ask(asked, self.timeout)
         if kind == "unopened":
             kind, value = "crash", f"it could not be opened again: {value}"
@@ -81,8 +81,7 @@ def _serve(target: Target, pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            clause, requests = (cases[asked].clause, cases[asked].make()) if isinstance(asked, str) else asked
-            replies: list[Reply] = perform(implementation, clause, requests)
+            replies: list[Reply] = perform(implementation, Asked.by(cases[asked]) if isinstance(asked, str) else asked)
             pipe.send(("replies", replies))
         except Exception:
             pipe.send(("error", traceback.format_exc()))

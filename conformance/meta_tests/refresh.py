@@ -1,7 +1,7 @@
 """Writes what the meta-tests found into ``results``, with a hash of the code that it speaks of.
 
-    python conformance/meta_tests/record.py kill-table     every saboteur at level core
-    python conformance/meta_tests/record.py zoo            every honest kernel at level full
+    python conformance/meta_tests/refresh.py kill-table     every saboteur at level core
+    python conformance/meta_tests/refresh.py zoo            every honest kernel at level full
 
 Each uses all cores, writes one JSON file and one of Markdown, and ends with 1 where the result is not as it should be.
 ``test_recorded.py`` holds the committed files to the code.
@@ -36,7 +36,7 @@ JUDGING = (
 )  # fmt: skip
 """What a verdict of the meta-tests depends on, beside the subjects themselves."""
 SUBJECTS = {"kill-table": "conformance/meta_tests/saboteurs/*.py", "zoo": "conformance/meta_tests/zoo/*.py"}
-STALE = "out of date; run: python conformance/meta_tests/record.py "
+STALE = "out of date; run: python conformance/meta_tests/refresh.py "
 
 
 def code_hash(name: str) -> str:
@@ -109,7 +109,7 @@ def write(name: str, found: dict[str, Any], title: str, lines: list[str], starte
     RESULTS.mkdir(exist_ok=True)
     document = {"date": today, "seconds": seconds, "code": code_hash(name), **found}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    words = [f"# {title}", "", f"Recorded on {today} by `python conformance/meta_tests/record.py {name}`.", "", *lines]
+    words = [f"# {title}", "", f"Recorded on {today} by `python conformance/meta_tests/refresh.py {name}`.", "", *lines]
     (RESULTS / f"{name}.md").write_text("\n".join(words) + "\n", encoding="utf-8")
 
 

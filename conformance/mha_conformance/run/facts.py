@@ -1,0 +1,60 @@
+"""What is true of a call beside its numbers: types, memory, and the state of the process (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
+
+import random
+from typing import Any
+
+import numpy as np
+
+from mha_conformance.run.implementation import Implementation
+from mha_spec.call import dtype_name
+from mha_spec.contract import library_of
+
+
+class Witness:
+    """Sees the arrays and the process before a call, and says afterwards what became of them."""
+
+    def __init__(self, implementation: Implementation, operands: list[Any], options: dict[str, Any]) -> None:
+        self._host, self._operands = implementation.host, operands
+        named = dict(zip(("query", "key", "value"), operands, strict=False))
+        self._given = named | {name: x for name, x in options.items() if hasattr(x, "shape")}
+        self._before = {name: self._host(x).tobytes() for name, x in self._given.items()}
+        self._state = _global_state()
+
+    def facts(self, result: Any, output: Any, weights: Any, lse: Any) -> dict[str, Any]:
+        first = self._operands[0] if self._operands else None
+        return {
+            "library": library_of(output) if hasattr(output, "dtype") else type(output).__name__,
+            "asked library": "" if first is None else library_of(first),
+            "dtype": _dtype(output) or type(output).__name__,
+            "device": first is None or str(getattr(output, "device", None)) == str(getattr(first, "device", None)),
+            "modified": sorted(name for name, x in self._given.items() if self._host(x).tobytes() != self._before[name]),
+            "shared": sorted(name for name, x in self._given.items() if _shared(output, x)),
+            "state": _global_state() == self._state,
+            "lse dtype": _dtype(lse),
+            "weights dtype": _dtype(weights),
+            "form": _form(result),
+        }
+
+
+def _dtype(x: Any) -> str | None:
+    return dtype_name(x) if hasattr(x, "dtype") else None
+
+
+def _form(result: Any) -> Any:
+    """ "array", or the names of a named tuple's fields that are not None; of anything else its type (MHA-AUX-11)."""
+    if hasattr(result, "dtype"):
+        return "array"
+    fields = getattr(result, "_fields", None)
+    return type(result).__name__ if fields is None else tuple(name for name in fields if getattr(result, name) is not None)
+
+
+def _shared(output: Any, x: Any) -> bool:
+    try:
+        return bool(np.shares_memory(np.asarray(output), np.asarray(x)))
+    except Exception:  # arrays that NumPy cannot look into are told apart by their addresses
+        return hasattr(output, "data_ptr") and output.data_ptr() == x.data_ptr()
+
+
+def _global_state() -> Any:
+    """What a call must leave as it is: random generators and error modes."""
+    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index]
