@@ -26,12 +26,6 @@ class SquareMask(Honest):
         return see
 
 
-@breaks("MHA-CACHE-2", "EleutherAI/gpt-neox#1178: one query is top-left")
-class OneQueryTopLeft(Honest):
-    def offset(self, call):
-        return 0 if call.query.shape[-2] == 1 and decodes(call) else super().offset(call)
-
-
 @breaks("MHA-CACHE-2", "vllm-project/flash-attention#87: the lse of grouped heads in the order of key heads, one query")
 class OneQueryLseOfGroups(Honest):
     def result(self, call, output, a, lse):
@@ -174,26 +168,20 @@ class OneSequence(Honest):
         return function(query, key, value, **{**options, "query_starts": [0, query.shape[0]], "key_starts": [0, key.shape[0]]})
 
 
-@breaks("MHA-VARLEN-2", "causal order starts again at each sequence of the queries, and not of the keys")
-class CausalPerSequence(Honest):
-    def by_band(self, call):
-        see = super().by_band(call)
+@breaks("MHA-VARLEN-2", "a sequence begins behind the tokens of lower numbers, as if the numbers of sequences rose")
+class RisingNumbers(Honest):
+    def by_segment(self, call):
+        see = super().by_segment(call)
         ids = call.query_segments
-        if (
-            ids is not None
-            and see is not None
-            and ids.shape == call.key_segments.shape
-            and np.array_equal(ids, call.key_segments)
-        ):
-            first = ids[..., 0, None] == ids
-            if np.array_equal(first, np.sort(first, axis=-1)[..., ::-1]) and not first.all():  # packed, one behind the other
-                begins = (~first).argmax(axis=-1)
-                late = np.arange(ids.shape[-1]) >= begins[..., None]
-                see = see & ~(
-                    late[..., None, :, None]
-                    & (self.key_positions(call) > self.query_positions(call) - begins[..., None, None, None])
-                )
-        return see
+        if see is None or ids.shape != call.key_segments.shape or not (np.diff(ids) < 0).any() or not packed(ids):
+            return see
+        begins = (ids[..., None, :] < ids[..., :, None]).sum(axis=-1)[..., None, :, None]
+        return see & (self.key_positions(call) >= begins)
+
+
+def packed(ids):
+    """Whether each number stands in one run."""
+    return all(1 + (np.diff(one) != 0).sum() == np.unique(one).size for one in ids)
 
 
 @breaks("MHA-VARLEN-3", "tokens behind the last start become a sequence")
