@@ -1,23 +1,24 @@
 """A backend is a value: functions and what they claim. No base class, no current backend, no registration by side effect."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
-from mha_spec.call import Array, AttentionResult, Call
+from mha_core.errors import Unsupported
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 from mha_spec.profiles import Grade
 
 Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
 
 FEATURES = (
     "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
-    "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "layer",
+    "scale", "softcap", "sink", "weights", "lse", "dropout", "vjp", "jvp", "layer",
 )  # fmt: skip
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
 
-FORWARD = frozenset(FEATURES) - {"dropout", "vjp"}
-"""Every feature that this version of the specification has: the other two are reserved."""
+FORWARD = frozenset(FEATURES) - {"dropout", "vjp", "jvp"}
+"""Every feature of the forward call; ``dropout`` is reserved."""
 
 STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
 """The strictest numeric profile of each dtype (MHA-NUM-5)."""
@@ -58,6 +59,10 @@ class Backend:
     ``linear(x (..., i), w (i, o), b (o,) | None) -> (..., o)`` accumulates in float32 or better and returns x's dtype.
     ``to_host(array)`` gives a NumPy array of the exact values (bfloat16 widened to float32);
     ``from_host(values, dtype)`` gives the library's array of the named dtype; ``devices()`` lists what can be used now.
+    ``attend_vjp(call, cotangents, forward)`` gives the gradients of chapter 5, each in its operand's shape and dtype, the bias's in
+    that of ``call.bias``; ``forward`` holds output and lse where the caller has kept them, and is None where they must be computed
+    again. ``attend_jvp(call, tangents)`` gives the results and how fast they move, both with what the call asks for. A backend
+    without one of them does not claim ``vjp`` or ``jvp``.
     ``explain(call)`` names the kernel that ``attend`` would run, by options, shapes, dtype and device, and computes nothing.
     """
 
@@ -69,4 +74,19 @@ class Backend:
     devices: Callable[[], tuple[str, ...]]
     claims: Claims
     explain: Callable[[Call], str] = lambda call: "its only kernel"
-    attend_vjp: Callable[..., Any] | None = None
+    attend_vjp: Callable[[Call, Cotangents, AttentionResult | None], AttentionGradients] | None = None
+    attend_jvp: Callable[[Call, Tangents], tuple[AttentionResult, AttentionResult]] | None = None
+
+    def __post_init__(self) -> None:
+        for feature, function in (("vjp", self.attend_vjp), ("jvp", self.attend_jvp)):
+            if feature in self.claims.features and function is None:
+                raise ValueError(f"backend {self.name!r} claims the feature {feature} and has no attend_{feature}")
+
+
+def check_claimed(backend: Backend, features: Set[str]) -> None:
+    """MHA-EXEC-9: what a backend does not claim it is not asked for. Raises ``Unsupported``."""
+    claimed = backend.claims.features
+    if missing := sorted(features - claimed):
+        raise Unsupported(
+            backend.name, ", ".join(missing), ", ".join(sorted(claimed)) or "plain attention alone", tuple(missing)
+        )

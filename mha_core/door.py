@@ -6,8 +6,9 @@ from functools import cache
 from numbers import Integral
 from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
-from mha_core.backend import FORWARD, Backend
+from mha_core.backend import FORWARD, Backend, check_claimed
 from mha_core.errors import Unsupported
+from mha_core.gradients import AttentionJvp, AttentionVjp, MultiHeadAttentionVjp, bind_gradients
 from mha_core.layer import multi_head
 from mha_core.layer_cached import ProjectedKeysValues
 from mha_core.merge import merge_partials
@@ -68,6 +69,9 @@ class Api:
     backend: Backend
     attention: Attention
     multi_head_attention: MultiHeadAttention
+    attention_vjp: AttentionVjp
+    multi_head_attention_vjp: MultiHeadAttentionVjp
+    attention_jvp: AttentionJvp
     merge_partials: MergePartials
     attention_varlen: Callable[..., Any]
     attention_statistics: Callable[..., AttentionStatistics]
@@ -87,13 +91,12 @@ def bind(backend: Backend) -> Api:
         call = attention_call(query, key, value, library=library, **options)
         _check_dtype(query, backend)
         if not complete:
-            _check_features(call, backend)
+            check_claimed(backend, _features(call))
         return call
 
     def layer_claimed(query: Array) -> None:
         _check_dtype(query, backend)
-        if "layer" not in backend.claims.features:
-            raise Unsupported(backend.name, "multi_head_attention", _claimed(backend), ("layer",))
+        check_claimed(backend, {"layer"})
 
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         return backend.attend(legal(query, key, value, **options))
@@ -184,11 +187,15 @@ def bind(backend: Backend) -> Api:
     attention_varlen, attention_statistics, project_keys_values, multi_head_attention_over = bind_sequences(
         backend, legal, layer_claimed
     )
+    attention_vjp, multi_head_attention_vjp, attention_jvp = bind_gradients(backend, legal)
     return Api(
         name=backend.name,
         backend=backend,
         attention=cast(Attention, attention),
         multi_head_attention=cast(MultiHeadAttention, multi_head_attention),
+        attention_vjp=attention_vjp,
+        multi_head_attention_vjp=multi_head_attention_vjp,
+        attention_jvp=attention_jvp,
         merge_partials=merge_partials,
         attention_varlen=attention_varlen,
         attention_statistics=attention_statistics,
@@ -217,12 +224,6 @@ def _check_dtype(query: Array, backend: Backend) -> None:
         raise Unsupported(backend.name, f"{kind} arrays", ", ".join(backend.claims.dtypes), (kind,))
 
 
-def _check_features(call: Call, backend: Backend) -> None:
-    """MHA-EXEC-9, for the options."""
-    if missing := sorted(_features(call) - backend.claims.features):
-        raise Unsupported(backend.name, ", ".join(missing), _claimed(backend), tuple(missing))
-
-
 def _features(call: Call) -> set[str]:
     sizes = call.sizes
     left, right = call.band or (None, None)
@@ -243,7 +244,3 @@ def _features(call: Call) -> set[str]:
         "lse": call.lse,
     }
     return {name for name, wanted in asked.items() if wanted}
-
-
-def _claimed(backend: Backend) -> str:
-    return ", ".join(sorted(backend.claims.features)) or "plain attention alone"

@@ -10,20 +10,23 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from mha_core import AttentionResult, Backend, Call, Claims, Projections, bind
+from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Projections, Tangents, bind
 from mha_core.backend import FORWARD, STRICTEST
-from mha_spec import equations
+from mha_spec import equations, gradients
 from mha_spec.call import Array, dtype_name
 
 __all__ = [
     "attention",
+    "attention_jvp",
     "attention_statistics",
     "attention_varlen",
+    "attention_vjp",
     "create",
     "layer_in_a_loop",
     "merge_partials",
     "multi_head_attention",
     "multi_head_attention_over",
+    "multi_head_attention_vjp",
     "project_keys_values",
 ]
 
@@ -32,12 +35,7 @@ def attend(call: Call) -> AttentionResult:
     """The equations in float64, rounded to the query's type."""
     xp = array_api_compat.array_namespace(call.query)
     with np.errstate(all="ignore"):
-        widened = {
-            name: xp.astype(getattr(call, name), xp.float64)
-            for name in ("query", "key", "value", "bias", "sink_logits")
-            if getattr(call, name) is not None
-        }
-        output, weights, lse = equations.attention(replace(call, **widened))
+        output, weights, lse = equations.attention(_widened(call))
         narrow = call.query.dtype
         lse_type = xp.float64 if dtype_name(call.query) == "float64" else xp.float32
         return AttentionResult(
@@ -45,6 +43,39 @@ def attend(call: Call) -> AttentionResult:
             xp.astype(weights, narrow) if call.weights else None,
             _narrowed(lse, lse_type) if call.lse else None,
         )
+
+
+def attend_vjp(call: Call, cotangents: Cotangents, forward: AttentionResult | None) -> AttentionGradients:
+    """The gradients in float64, each rounded to the type of its operand. The forward is computed again, whatever was kept."""
+    xp = array_api_compat.array_namespace(call.query)
+    with np.errstate(all="ignore"):
+        arriving = Cotangents(*(x if x is None else xp.astype(x, xp.float64) for x in cotangents))
+        found = gradients.attention_vjp(_widened(call), arriving)
+        return AttentionGradients(
+            *(None if x is None else xp.astype(x, getattr(call, name).dtype) for name, x in found._asdict().items())
+        )
+
+
+def attend_jvp(call: Call, tangents: Tangents) -> tuple[AttentionResult, AttentionResult]:
+    """The results and how fast they move, each in float64 and rounded to its type."""
+    xp = array_api_compat.array_namespace(call.query)
+    with np.errstate(all="ignore"):
+        moving = Tangents(*(x if x is None else xp.astype(x, xp.float64) for x in tangents))
+        output, weights, lse = gradients.attention_jvp(_widened(call), moving)
+        narrow, wide = call.query.dtype, xp.float64 if dtype_name(call.query) == "float64" else xp.float32
+        return attend(call), AttentionResult(
+            xp.astype(output, narrow),
+            xp.astype(weights, narrow) if call.weights else None,
+            xp.astype(lse, wide) if call.lse else None,
+        )
+
+
+def _widened(call: Call) -> Call:
+    """The call with every floating array in float64, which is exact."""
+    xp = array_api_compat.array_namespace(call.query)
+    names = ("query", "key", "value", "bias", "sink_logits")
+    found = {name: getattr(call, name) for name in names}
+    return replace(call, **{name: xp.astype(x, xp.float64) for name, x in found.items() if x is not None})
 
 
 def _narrowed(lse: Array, dtype: Any) -> Array:
@@ -92,6 +123,8 @@ def from_host(values: Any, dtype: str) -> Array:
 _BACKEND = Backend(
     name="reference",
     attend=attend,
+    attend_vjp=attend_vjp,
+    attend_jvp=attend_jvp,
     linear=linear,
     to_host=to_host,
     from_host=from_host,
@@ -100,7 +133,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays=None,
         dtypes=tuple(STRICTEST),
-        features=FORWARD,
+        features=FORWARD | {"vjp", "jvp"},
         profiles=STRICTEST,
         strict=True,
         determinism="bit-exact",
@@ -118,3 +151,5 @@ _api = bind(_BACKEND)
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
 attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
 project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over
+attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
+attention_jvp = _api.attention_jvp

@@ -24,7 +24,8 @@ ALL = reference.create().claims
 class Honest:
     """Attention by the text, in float64, rounded once. Every method is a step of MHA-ATTN-9."""
 
-    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run")
+    claims: Claims = replace(ALL, arrays="numpy", determinism="run-to-run", features=ALL.features - {"vjp", "jvp"})
+    attend_vjp: Callable[..., Any] | None = None
 
     def attend(self, call: Call) -> AttentionResult:
         with np.errstate(all="ignore"):
@@ -131,6 +132,7 @@ class Honest:
             Backend(
                 name=type(self).__name__,
                 attend=self.attend,
+                attend_vjp=self.attend_vjp,
                 linear=self.linear,
                 to_host=own.to_host,
                 from_host=own.from_host,
@@ -145,7 +147,11 @@ class Honest:
             "varlen": lambda *arrays, **options: self.varlen(api.attention_varlen, *arrays, **options),
             "statistics": lambda *arrays, **options: self.statistics(api.attention_statistics, *arrays, **options),
             "cache": self.cache,
+            **({} if self.attend_vjp is None else {"vjp": api.attention_vjp, "layer_vjp": self.layer_vjp(api)}),
         }
+
+    def layer_vjp(self, api: Any) -> Callable[..., Any]:
+        return api.multi_head_attention_vjp  # type: ignore[no-any-return]
 
     def before(self, options: dict[str, Any]) -> dict[str, Any]:
         """What a saboteur does in front of the door."""

@@ -20,6 +20,7 @@ NOTHING_TO_TELL: dict[str, str] = {
     "MHA-MASK-15": "empty rows: zeros are the answer, and garbage or NaN is what fails",
     "MHA-MASK-16": "empty rows, however they came about",
     "MHA-MASK-17": "empty rows with a sink",
+    "MHA-GRAD-13": "empty rows send back 0, and what fails is NaN or garbage",
     "MHA-AUX-8": "two empty parts merge into an empty one",
 }
 """Clauses of which some cases have a truth of zeros (or of nothing) in every output, and why that is right."""

@@ -4,17 +4,21 @@ from importlib import import_module
 
 import pytest
 from honest import Honest, failures, judged
+from honest_gradients import HonestGradients, ShiftedScores
 from kill_table import row
 from saboteurs.kinds import REGISTER
 
 from mha_spec.clauses import load
 
-for room in ("scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "decoding"):
+for room in (
+    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding",
+):  # fmt: skip
     import_module(f"saboteurs.{room}")
 
 ELSEWHERE = {
     "MHA-ATTN-14": "a law that follows from MHA-ATTN-5 and MHA-ATTN-6: whatever breaks it breaks one of them",
     "MHA-BIAS-1": "alibi_slopes is a function of core, and no backend's; mha_core/tests/test_alibi.py",
+    "MHA-VAL-21": "it says what is not refused; whoever reads such values wrongly breaks MHA-MASK-9, 12 or 13",
     "MHA-EXEC-9": "it is the door that refuses what is not claimed; mha_core/tests/test_registry.py holds it to that",
     "MHA-EXEC-10": "it speaks of load, not of a backend; mha_core/tests/test_registry.py",
     "MHA-MASK-23": "window_tokens is a function of core, and no backend's; mha_core/tests/test_refusals.py",
@@ -28,6 +32,7 @@ ELSEWHERE = {
     "MHA-NUM-5": "a false profile breaks the bounds of the other clauses of NUM; conformance/tests/test_conform.py declares one",
     "MHA-NUM-12": "the sum of MHA-EXEC-1, MHA-MASK-15, MHA-MASK-19 and MHA-AUX-8: whatever breaks it breaks one of them",
     "MHA-CONF-12": "it binds reports and citations; conformance/tests/test_report.py",
+    "MHA-GRAD-21": "it has no cases; spec/tests hold it to the gradients",
     "MHA-CACHE-10": "a refusal of the cache; mha_core/tests/test_cache.py gives it tensors that hold nothing to read",
     "MHA-CACHE-11": "what the memory of a cache holds; mha_core/tests/test_cache.py",
     "MHA-CACHE-12": "the layer in two halves is core's; mha_core/tests/test_cache.py holds it to the bits of the whole",
@@ -36,8 +41,9 @@ ELSEWHERE = {
 """Clauses that no saboteur of a backend can break, and why."""
 
 
-def test_the_honest_attention_is_accused_of_nothing():
-    assert not failures(judged(Honest()))
+@pytest.mark.parametrize("subject", [Honest, HonestGradients, ShiftedScores])
+def test_the_honest_attention_is_accused_of_nothing(subject):
+    assert not failures(judged(subject()))
 
 
 @pytest.mark.parametrize("saboteur", REGISTER, ids=lambda s: f"{s.clause}-{s.name}")

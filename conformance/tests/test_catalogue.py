@@ -36,6 +36,7 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "binds a function of core for constructors; mha_core/tests/test_refusals.py",
     "MHA-PROJ-19": "binds the converters of core; mha_core/tests/test_weights.py",
+    "MHA-GRAD-21": "no bound is derived for it; its example runs, and spec/tests hold it to the gradients",
     "MHA-COST-1": "binds the counts of mha_spec.cost; spec/tests/test_cost.py",
     "MHA-COST-2": "binds who publishes a figure; its example runs",
     "MHA-COST-3": "binds the counts of mha_spec.cost; spec/tests/test_cost.py",
@@ -53,6 +54,7 @@ WITHOUT_A_CASE = {
 OPTION = {
     "is_causal": "causal", "query_offset": "offset", "key_lengths": "lengths", "query_segments": "segments",
     "key_segments": "segments", "sink_logits": "sink", "return_weights": "weights", "return_lse": "lse",
+    "grad_output": "vjp", "grad_lse": "lse", "grad_weights": "weights",
 }  # fmt: skip
 
 
@@ -61,6 +63,7 @@ def used_by(case):
     used = set()
     for request in case.make():
         used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options) if name != "dropout"}
+        used |= {"lse"} if request.kept else set()
         if request.target == "merge":
             used.add("lse")
             continue
@@ -68,7 +71,7 @@ def used_by(case):
         used |= {OPTION.get(name, name) for name in request.plan if name in OPTION}
         if any(isinstance(step, tuple) and isinstance(step[0], int) for step in request.plan.get("steps", ())):
             used.add("lengths")
-        if request.target == "layer":
+        if request.target in ("layer", "layer vjp"):
             used.add("layer")
             w = request.projections
             heads, widths = (w["w_q"].shape[0], w["w_k"].shape[0]), (w["w_q"].shape[-1], w["w_v"].shape[-1])

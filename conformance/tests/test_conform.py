@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mha_conformance.cases import catalogue
 from mha_conformance.cli.app import app
 from mha_conformance.cli.codes import Code
 from mha_conformance.judge.blame import blamed
-from mha_conformance.judge.verdict import Verdict, Worst
+from mha_conformance.judge.verdict import AGAIN, Verdict
 from mha_conformance.run import xfail
 from mha_conformance.run.conform import CannotRun, Selection, conform
 from mha_conformance.run.implementation import Target
@@ -269,9 +270,9 @@ def test_a_program_reads_the_verdict_on_standard_output():
     assert json.loads(told.stdout)["conforms"] is True
 
 
-def failing(case, worst=None, size=1):
+def failing(case, size=1):
     found = next(known for known in catalogue() if known.id == case)
-    return Verdict(case, found.clause, found.group, found.level, found.dtype, "FAIL", worst=worst, size=size)
+    return Verdict(case, found.clause, found.group, found.level, found.dtype, "FAIL", size=size)
 
 
 def test_a_case_that_uses_what_is_broken_says_nothing_of_its_own_clause():
@@ -283,9 +284,18 @@ def test_a_case_that_uses_what_is_broken_says_nothing_of_its_own_clause():
 
 
 def test_an_earlier_call_that_changes_a_later_one_is_blamed_alone():
-    """By its numbers only: a history that is refused proves nothing."""
-    worst = Worst("output", (0,), 1.0, 2.0, 0.1, 10.0)
+    """Only where the same request was answered in two ways: a history of other numbers may be wrong for their own sake."""
     mask = failing("MHA-MASK-2/mask shared/float32")
-    history = "MHA-EXEC-5/another mask in between/float32"
-    assert [v.clause for v in blamed([mask, failing(history, worst, 99)], load())] == ["MHA-EXEC-5"]
-    assert [v.clause for v in blamed([mask, failing(history, None, 99)], load())] == ["MHA-MASK-2"]
+    history = failing("MHA-EXEC-5/another mask in between/float32", size=99)
+    again = replace(history, reason=f"{AGAIN}call 4: output is outside the bound")
+    assert [v.clause for v in blamed([mask, again], load())] == ["MHA-EXEC-5"]
+    assert [v.clause for v in blamed([mask, history], load())] == ["MHA-MASK-2"]
+
+
+def test_a_fault_in_one_dtype_excuses_none_in_another():
+    """An attention that is computed in float32 for float64, and gives the mean of the values where nothing is seen."""
+    coarse = replace(failing("MHA-ATTN-6/the weighted sum/float64"), dtype="float64")
+    held = replace(failing("MHA-ATTN-6/the weighted sum/float32"), status="PASS")
+    empty = failing("MHA-MASK-15/a masked row/float32", size=9)
+    assert [v.clause for v in blamed([empty, coarse, held], load())] == ["MHA-ATTN-6", "MHA-MASK-15"]
+    assert [v.clause for v in blamed([empty, coarse], load())] == ["MHA-ATTN-6"]

@@ -18,6 +18,7 @@ BACKENDS = {name: f"backends/mha_backends/{name}/__init__.py" for name in ("nump
 PUBLIC = [
     "FEATURES",
     "Api",
+    "AttentionGradients",
     "AttentionResult",
     "AttentionStatistics",
     "Backend",
@@ -25,12 +26,15 @@ PUBLIC = [
     "Cached",
     "Call",
     "Claims",
+    "Cotangents",
     "KVCache",
     "Merged",
+    "MultiHeadGradients",
     "ProjectedKeysValues",
     "Projections",
     "SmallHeadWarning",
     "Status",
+    "Tangents",
     "Unsupported",
     "Violation",
     "alibi_slopes",
@@ -45,6 +49,7 @@ COMMON = {
     "attention", "attention_statistics", "attention_varlen", "create", "merge_partials", "multi_head_attention",
     "multi_head_attention_over", "project_keys_values",
 }  # fmt: skip
+GRADIENTS = {"attention_jvp", "attention_vjp", "multi_head_attention_vjp"}
 EXTRA = {
     "reference": {"layer_in_a_loop"},
     "numpy": set(),
@@ -74,14 +79,15 @@ def test_the_public_names_of_core():
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_the_public_names_of_a_backend(name):
-    assert set(_all(ROOT / BACKENDS[name])) == COMMON | EXTRA[name]
+    gradients = set() if name == "cupy" else GRADIENTS
+    assert set(_all(ROOT / BACKENDS[name])) == COMMON | gradients | EXTRA[name]
 
 
 @pytest.mark.parametrize("name", ["reference", "numpy", "torch"])
 def test_a_backend_imported_is_the_backend_loaded(name):
     module = __import__(f"mha_backends.{name}", fromlist=["attention"])
     api = mha_core.load(name)
-    for function in COMMON - {"create"}:
+    for function in COMMON - {"create"} | GRADIENTS:
         assert getattr(module, function) is getattr(api, function)
 
 

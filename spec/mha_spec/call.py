@@ -93,3 +93,34 @@ class AttentionResult(NamedTuple):
     output: Array
     weights: Array | None = None
     lse: Array | None = None
+
+
+class Cotangents(NamedTuple):
+    """What arrives from behind: the gradients of a loss with respect to the results of a call, in their shapes and dtypes.
+
+    ``output`` is always there; ``lse`` and ``weights`` are None where the loss does not depend on them (MHA-GRAD-2).
+    """
+
+    output: Array
+    lse: Array | None = None
+    weights: Array | None = None
+
+
+class Tangents(NamedTuple):
+    """A direction in which the operands of a call move, in their shapes and dtypes; None for what stays as it is (MHA-GRAD-21)."""
+
+    query: Array | None = None
+    key: Array | None = None
+    value: Array | None = None
+    bias: Array | None = None
+    sink_logits: Array | None = None
+
+
+class AttentionGradients(NamedTuple):
+    """The gradients of a loss with respect to the operands, in their shapes and dtypes; None for what the call was not given."""
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Array | None = None
+    sink_logits: Array | None = None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import twin
+import twin_gradients
 from random_calls import request
 
 from mha_backends import reference
@@ -49,7 +50,17 @@ def _merge(parts):
     return output.astype(parts[0][0].dtype), lse.astype(parts[0][1].dtype)
 
 
-TWIN = replace(bind(reference.create()), name="twin", attention=_attention, multi_head_attention=_layer, merge_partials=_merge)
+def _attention_vjp(query, key, value, grad_output, *, output=None, lse=None, **options):
+    reference.attention_vjp(query, key, value, grad_output, output=output, lse=lse, **options)  # refuses what is refused
+    found = twin_gradients.attention_vjp(query, key, value, grad_output, **options)
+    operands = (query, key, value, options.get("bias"), options.get("sink_logits"))
+    return found._make(None if x is None else x.astype(given.dtype) for x, given in zip(found, operands, strict=True))
+
+
+TWIN = replace(
+    bind(reference.create()), name="twin", attention=_attention, multi_head_attention=_layer, merge_partials=_merge,
+    attention_vjp=_attention_vjp, multi_head_attention_vjp=twin_gradients.layer_vjp,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("example", load().examples, ids=lambda e: f"{e.clause}:{Path(e.file).stem}:{e.line}")

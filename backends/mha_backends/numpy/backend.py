@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mha_backends.numpy.backward import attend_vjp
 from mha_backends.numpy.explain import explain
 from mha_backends.numpy.forward import attend
 from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
@@ -30,6 +31,7 @@ def _create(threads: int | None) -> Backend:
     return Backend(
         name="numpy",
         attend=partial(attend, threads=threads),
+        attend_vjp=partial(attend_vjp, threads=threads),
         linear=linear,
         to_host=to_host,
         from_host=from_host,
@@ -38,7 +40,7 @@ def _create(threads: int | None) -> Backend:
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),
-            features=FORWARD,
+            features=FORWARD | {"vjp"},
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",

@@ -41,7 +41,7 @@ def make_job(call: Call, result: AttentionResult, threads: int | None, blocks: B
     blocks = blocks or usual_blocks(call, kind.itemsize)
     return Job(
         call, result, sizes, sizes.h // max(sizes.h_kv, 1), Visibility(call, sizes), plan(sizes, blocks, threads),
-        kind, factor, cap, _sinks(call, kind),
+        kind, factor, cap, sinks_of(call, kind),
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def bounded(x: Array, out: Array) -> Array:
     return out.clip(-most, most, out=out)
 
 
-def _sinks(call: Call, kind: np.dtype[Any]) -> Array | None:
+def sinks_of(call: Call, kind: np.dtype[Any]) -> Array | None:
     """(h,) in the compute type. A sink of -inf is none; any finite one stays finite."""
     given = call.sink_logits
     return (

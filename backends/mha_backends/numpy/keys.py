@@ -67,14 +67,14 @@ class Keys:
             j0, j1 = max(first, at), min(last, at + key_t.shape[-1])
             if j0 < j1:
                 hidden = self.visible.hidden(task.items, task.heads, i0, i1, j0, j1)
-                if not (hidden and _covers(hidden, j1 - j0)):
+                if not (hidden and covers(hidden, j1 - j0)):
                     yield Tile(
                         j0, j1, key_t[..., j0 - at : j1 - at], self.value[:, :, j0 - self.start : j1 - self.start], hidden
                     )
             at += key_t.shape[-1]
 
 
-def _covers(hidden: Hidden, width: int) -> bool:
+def covers(hidden: Hidden, width: int) -> bool:
     """Whether a tile is hidden as a whole."""
     return hidden.columns.stop - hidden.columns.start == width and bool(hidden.pairs.all())
 

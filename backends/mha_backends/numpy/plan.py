@@ -118,29 +118,27 @@ def _plan(sizes: Sizes, blocks: Blocks, threads: int) -> Plan:
 
 def with_one_batch_axis(call: Call, result: AttentionResult) -> Iterator[tuple[Call, AttentionResult]]:
     """The call and its result arrays as views with exactly one batch axis: one pair, or several where strides forbid it."""
+    results = {name: x for name, x in result._asdict().items() if x is not None}
+    for part, views in views_with_one_batch_axis(call, results):
+        yield part, AttentionResult(*(views.get(name) for name in AttentionResult._fields))
+
+
+def views_with_one_batch_axis(call: Call, others: dict[str, Array]) -> Iterator[tuple[Call, dict[str, Array]]]:
+    """The same with any other arrays that have the batch axes of the call, each axis full or 1."""
     batch = call.query.shape[:-3]
+    names = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
+    own = {name: x for name in names if isinstance(x := getattr(call, name), np.ndarray)}
     if len(batch) == 1:
-        yield call, result
+        yield call, others
         return
-    arrays = _arrays(call, result)
     try:
-        views = {name: _joined(x, batch) for name, x in arrays.items()}
+        views = [{name: _joined(x, batch) for name, x in arrays.items()} for arrays in (own, others)]
     except ValueError:  # the batch axes of some array are no single axis without a copy
         for lead in np.ndindex(batch[:-1]):
-            yield _with(call, result, {name: _at(x, lead) for name, x in arrays.items()})
+            mine, theirs = ({name: _at(x, lead) for name, x in arrays.items()} for arrays in (own, others))
+            yield replace(call, **mine), theirs
     else:
-        yield _with(call, result, views)
-
-
-def _arrays(call: Call, result: AttentionResult) -> dict[str, Array]:
-    names = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
-    found = {name: getattr(call, name) for name in names} | result._asdict()
-    return {name: x for name, x in found.items() if isinstance(x, np.ndarray)}
-
-
-def _with(call: Call, result: AttentionResult, views: dict[str, Array]) -> tuple[Call, AttentionResult]:
-    given = {name: x for name, x in views.items() if name not in AttentionResult._fields}
-    return replace(call, **given), AttentionResult(*(views.get(name) for name in AttentionResult._fields))
+        yield replace(call, **views[0]), views[1]
 
 
 def _joined(x: Array, batch: tuple[int, ...]) -> Array:

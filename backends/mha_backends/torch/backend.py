@@ -1,5 +1,6 @@
 """The torch backend as a value: how a call is cut into blocks, and what is claimed."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from mha_backends.torch import fused
 from mha_backends.torch.forward import attend_block
 from mha_backends.torch.precision import no_autocast
 from mha_backends.torch.visibility import Block, reach, visible
-from mha_core import AttentionResult, Backend, Call, Claims, Violation
+from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Violation
 from mha_core.backend import FORWARD, STRICTEST
 
 _BLOCK_SCORES = 2**22
@@ -34,6 +35,24 @@ def attend(call: Call) -> AttentionResult:
             for rows in _blocks(call)
         ]  # fmt: skip
         return parts[0] if len(parts) == 1 else _concatenated(call, parts)
+
+
+def attend_vjp(call: Call, cotangents: Cotangents, forward: AttentionResult | None) -> AttentionGradients:
+    """The gradients of chapter 5 by torch's own autograd, through a forward of its own, whatever was kept of another.
+
+    They are constants to autograd. Who wants to differentiate them differentiates ``attention`` itself.
+    """
+    given = {name: getattr(call, name) for name in AttentionGradients._fields}
+    leaves = {name: x.detach().requires_grad_() for name, x in given.items() if x is not None}
+    asked = replace(call, **leaves, weights=cotangents.weights is not None, lse=cotangents.lse is not None)
+    with torch.enable_grad():
+        results = attend(asked)
+    arriving = {"output": cotangents.output, "weights": cotangents.weights, "lse": cotangents.lse}
+    pairs = [(x, arriving[name]) for name, x in results._asdict().items() if x is not None]
+    found = torch.autograd.grad(
+        [x for x, _ in pairs], list(leaves.values()), [dx for _, dx in pairs], allow_unused=True, materialize_grads=True
+    )
+    return AttentionGradients(**dict(zip(leaves, found, strict=True)))
 
 
 def _fusable(call: Call, keys: tuple[int, int]) -> bool:
@@ -111,6 +130,7 @@ def _present(name: str) -> bool:
 _BACKEND = Backend(
     name="torch",
     attend=attend,
+    attend_vjp=attend_vjp,
     linear=linear,
     to_host=to_host,
     from_host=from_host,
@@ -119,7 +139,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays="torch",
         dtypes=tuple(STRICTEST),
-        features=FORWARD,
+        features=FORWARD | {"vjp"},
         profiles=STRICTEST,
         strict=True,
         determinism="run-to-run",

@@ -45,7 +45,7 @@ def _scores(call: Call, block: Block, query: Tensor, key: Tensor, seen: Tensor |
         scores = cap * torch.tanh(scores / cap)
     if call.bias is not None:
         scores = scores + _heads(call, _as(query.dtype, cut(call.bias, block)))
-    return scores.clamp(limits.min, limits.max)
+    return scores.nan_to_num(torch.nan, limits.max, limits.min)  # clamp would send nothing back where a score is NaN
 
 
 def _softmax(scores: Tensor, seen: Tensor | None, sink: Tensor | None, want_lse: bool) -> tuple[Tensor, Tensor | None]:

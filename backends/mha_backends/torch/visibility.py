@@ -96,6 +96,6 @@ def _keys(call: Call, block: Block) -> Tensor:
 def _per_batch(call: Call, x: int | Tensor, bounds: tuple[int, int]) -> int | Tensor:
     """One integer, or one per batch item over the axes (h, n, m), clipped."""
     low, high = bounds
-    if isinstance(x, int):
+    if not isinstance(x, Tensor):  # an int, or a compiler's symbol for one
         return max(low, min(x, high))
     return x.long().clamp(low, high)[..., None, None, None]

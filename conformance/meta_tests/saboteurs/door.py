@@ -16,7 +16,7 @@ for clause, answer in {
     breaks(clause, answer)(accepts(clause))
 
 
-@breaks("MHA-VAL-21", "lengths are read as integers of 32 bits")
+@breaks("MHA-MASK-12", "lengths are read as integers of 32 bits")
 class LengthsOf32Bits(Honest):
     def by_length(self, call):
         if call.key_lengths is None or not np.ndim(call.key_lengths):

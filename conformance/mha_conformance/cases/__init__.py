@@ -22,6 +22,9 @@ from mha_conformance.cases import (
     execution,
     far_apart,
     far_numbers,
+    gradients,
+    gradients_hidden,
+    gradients_layer,
     heads,
     hidden,
     history,
@@ -65,12 +68,13 @@ CROSSED = (
     drawn,
 )
 NUMBERS = (exactness, statistics, large, far_apart)
+TRAINING = (gradients, gradients_hidden, gradients_layer)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS) for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING) for case in part.cases())
     if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
         raise ValueError(f"case ids that occur twice: {twice}")
     return found

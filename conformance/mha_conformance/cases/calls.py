@@ -13,7 +13,8 @@ from mha_spec.contract import attention_call
 def call_of(request: Request, operands: tuple[Any, ...]) -> Call:
     """The request's options on these operands, as float64 arrays."""
     query, key, value = (np.asarray(x, dtype=np.float64) for x in operands)
-    return attention_call(query, key, value, **request.arrays, **request.options)
+    arrays = {name: x for name, x in request.arrays.items() if not name.startswith("grad_")}
+    return attention_call(query, key, value, **arrays, **request.options)
 
 
 def visible_pairs(request: Request) -> Any:

@@ -5,21 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
-Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "decode"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train", "decode"]
+Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp", "cache", "varlen", "statistics"]
 Rule: TypeAlias = Literal[
-    "bound",
-    "agree",
-    "as first",
-    "same bits",
-    "same rows",
-    "hidden bits",
-    "history",
-    "refused",
-    "facts",
-    "statistics",
-    "probable",
-    "filter",
-]
+    "bound", "agree", "as first", "same bits", "same rows", "hidden bits", "hidden gradient bits", "history", "refused", "facts",
+    "gradient facts", "statistics", "probable", "filter",
+]  # fmt: skip
 
 AS_LIST = "list"
 """In place of a dtype: a Python list and no array."""
@@ -36,7 +27,7 @@ class Request:
 
     operands: tuple[Any, ...]
     dtype: str
-    target: Literal["attention", "layer", "merge", "cache", "varlen", "statistics"] = "attention"
+    target: Target = "attention"
     arrays: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     projections: Mapping[str, Any] = field(default_factory=dict)
@@ -44,6 +35,10 @@ class Request:
     layout: str = "contiguous"
     plan: Mapping[str, Any] = field(default_factory=dict)
     """For the targets of chapter 7: how a sequence arrives, where those of a pack start, which statistic is read."""
+    gradients: tuple[str, ...] = ()
+    """Of a vjp, the gradients that are looked at; all where it is empty. What arrives stands in ``arrays`` as grad_output, ..."""
+    kept: bool = False
+    """Whether a vjp is given output and lse of the same implementation's forward call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,10 +48,10 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ; ``same rows`` joins the later replies along the queries first; ``history`` wants what was right at first to stay
-    right; ``refused`` wants an error; ``facts`` looks at type, shape, memory and state, not at values. ``beside`` names clauses
-    that the requests happen to use, though neither the clause nor its needs speak of them: where one of these is broken, the case
-    says nothing of its own (MHA-CONF-4).
+    that differ, and ``hidden gradient bits`` likewise of gradients; ``same rows`` joins the later replies along the queries first;
+    ``history`` wants what was right at first to stay right; ``refused`` wants an error; ``facts`` and ``gradient facts`` look at
+    type, shape, memory and state, not at values. ``beside`` names clauses that the requests happen to use, though neither the
+    clause nor its needs speak of them: where one of these is broken, the case says nothing of its own (MHA-CONF-4).
     """
 
     id: str

@@ -9,8 +9,8 @@ from mha_conformance.cases.case import Request
 
 OPERANDS = ("query", "key", "value")
 _FUNCTIONS = {
-    "layer": "multi_head_attention: ", "cache": "through a KVCache: ", "varlen": "attention_varlen: ",
-    "statistics": "attention_statistics: ",
+    "layer": "multi_head_attention: ", "vjp": "attention_vjp: ", "layer vjp": "multi_head_attention_vjp: ",
+    "cache": "through a KVCache: ", "varlen": "attention_varlen: ", "statistics": "attention_statistics: ",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ DESCRIBED_BY: Mapping[str, frozenset[str]] = {
     "weights": frozenset({"MHA-AUX-1"}),
     "lse": frozenset({"MHA-AUX-4"}),
     "layer": frozenset({"MHA-PROJ-1"}),
+    "vjp": frozenset({"MHA-GRAD-1"}),
 }
 """One of these clauses is enough to know what the feature means."""
 

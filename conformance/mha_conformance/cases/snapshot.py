@@ -26,6 +26,8 @@ def fingerprint(case: Case) -> str:
         found.update(f"{request.dtype} {request.target} {request.layout} {sorted(request.dtypes.items())}".encode())
         found.update(repr(sorted(request.options.items())).encode())
         found.update(repr(sorted(request.plan.items())).encode() if request.plan else b"")
+        if request.target in ("vjp", "layer vjp"):
+            found.update(f"{request.gradients} {request.kept}".encode())
         for name, array in (*enumerate(request.operands), *_sorted(request.arrays), *_sorted(request.projections)):
             found.update(f"{name} {array.shape} {array.dtype.kind}".encode())
             found.update(_bytes(array))

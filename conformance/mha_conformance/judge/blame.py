@@ -3,31 +3,37 @@
 from collections.abc import Iterable, Mapping
 
 from mha_conformance.cases import catalogue
-from mha_conformance.judge.verdict import FAILING, Verdict
+from mha_conformance.judge.verdict import AGAIN, FAILING, Verdict
 from mha_spec.clauses import Clauses
-
-HISTORY = "MHA-EXEC-5"
-"""A case of it that fails by its numbers shows one call answered in two ways; nothing else makes it fail so."""
 
 
 def blamed(verdicts: Iterable[Verdict], clauses: Clauses) -> list[Verdict]:
     """One failing verdict per blamed clause, the first of them the diagnosis.
 
-    A failing clause is blamed if none of the clauses that it builds on, directly or through others, fails too. Of several,
-    the one with the smallest failing case comes first. A case that happens to use other clauses beside its own says nothing
-    where one of them, or what it builds on, fails in a case of its own. If an earlier call is seen to change a later one, any other
-    case may have failed for that alone: then that clause is the only one to blame.
+    A failing clause is blamed if none of the clauses that it builds on, directly or through others, fails; one that fails in
+    another dtype only, and holds in this one, excuses nothing here, but comes first. Of several, the one with the smallest failing
+    case comes first. A case that happens to use other clauses beside its own says nothing where one of them, or what it builds on, fails in a
+    case of its own. If the same request is seen to be answered in two ways, any other case may have failed for what an earlier
+    call left behind: then that clause is the only one to blame.
     """
     needs = foundations(clauses)
+    verdicts = list(verdicts)
     failing = [verdict for verdict in verdicts if verdict.status in FAILING]
-    failing = [verdict for verdict in failing if verdict.clause == HISTORY and verdict.worst] or _telling(failing, needs)
-    broken = {verdict.clause for verdict in failing}
-    to_blame = {clause for clause in broken if not (needs.get(clause, frozenset()) & broken)}
+    failing = [verdict for verdict in failing if verdict.reason.startswith(AGAIN)] or _telling(failing, needs)
+    broken = {(verdict.clause, verdict.dtype) for verdict in failing}
+    somewhere = {clause for clause, _ in broken}
+    holds = {(verdict.clause, verdict.dtype) for verdict in verdicts if verdict.status == "PASS"} - broken
     smallest: dict[str, Verdict] = {}
     for verdict in failing:
-        if verdict.clause in to_blame and (verdict.clause not in smallest or verdict.size < smallest[verdict.clause].size):
+        below = needs.get(verdict.clause, frozenset()) & somewhere
+        explained = any((clause, verdict.dtype) not in holds for clause in below)
+        if not explained and (verdict.clause not in smallest or verdict.size < smallest[verdict.clause].size):
             smallest[verdict.clause] = verdict
-    return sorted(smallest.values(), key=lambda verdict: (verdict.size, verdict.clause))
+
+    def order(verdict: Verdict) -> tuple[bool, int, str]:
+        return bool(needs.get(verdict.clause, frozenset()) & somewhere), verdict.size, verdict.clause
+
+    return sorted(smallest.values(), key=order)
 
 
 def _telling(failing: list[Verdict], needs: Mapping[str, frozenset[str]]) -> list[Verdict]:

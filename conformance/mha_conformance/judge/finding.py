@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.truth import Truth
 from mha_conformance.judge.verdict import Worst
-from mha_conformance.run.perform import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Finding:
 def malformed(reply: Reply, truth: Truth) -> Finding | None:
     """What was asked for and did not come back as floating numbers of the right shape."""
     for name, expected in truth.expected.items():
-        got = getattr(reply, name)
+        got = reply.array(name)
         if got is None:
             return Finding(False, f"no {name} came back, though it was asked for", np.inf)
         shape, wanted, kind = tuple(np.shape(got)), tuple(np.shape(expected)), np.asarray(got).dtype

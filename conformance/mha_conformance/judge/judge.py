@@ -9,9 +9,9 @@ import numpy as np
 from mha_conformance.cases.case import Case, Rule
 from mha_conformance.cases.described import described
 from mha_conformance.judge.hypothesis import named
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.rules import ruled
 from mha_conformance.judge.verdict import Status, Verdict
-from mha_conformance.run.perform import Reply
 from mha_core import Claims
 from mha_spec.numerics import PROFILES
 from mha_spec.profiles import Grade

@@ -9,10 +9,11 @@ import numpy as np
 from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.finding import Finding, malformed
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.statistical import probable, searched, statistical
+from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
-from mha_conformance.judge.verdict import Worst, pattern
-from mha_conformance.run.perform import Reply
+from mha_conformance.judge.verdict import AGAIN, Worst, pattern
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 from mha_spec.profiles import Grade
 
@@ -27,7 +28,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
         return wrong
     return _farthest(
         [
-            _measure(name, np.asarray(getattr(reply, name), dtype=np.float64), expected, truth.bounds[name], profile)
+            _measure(name, np.asarray(reply.array(name), dtype=np.float64), expected, truth.bounds[name], profile)
             for name, expected in truth.expected.items()
         ]
     )
@@ -86,13 +87,15 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
     for at, request in enumerate(requests):
         first_of_shape.setdefault(_shapes(request), at)
         first_of_kind.setdefault(_contents(request), at)
+    first_time = [first_of_kind[_contents(request)] for request in requests]
     if all(found[at].holds for at in first_of_shape.values()):
         for at, finding in enumerate(found):
             if not finding.holds:
-                return replace(finding, reason=f"right at first, and wrong after other calls: call {at}: {finding.reason}")
+                again = first_time[at] != at and found[first_time[at]].holds
+                return replace(finding, reason=f"{AGAIN if again else ''}call {at}: {finding.reason}")
         return _farthest(found)
-    for at, request in enumerate(requests):
-        first = first_of_kind[_contents(request)]
+    for at in range(len(requests)):
+        first = first_time[at]
         if at == first or malformed(replies[at], known[at]) or malformed(replies[first], known[first]):
             continue
         for name, bound in known[at].bounds.items():
@@ -101,7 +104,7 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
             one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
             moved = _measure(name, other, one, 2 * bound, profile)
             if np.isfinite(one).all() and not moved.holds:
-                return replace(moved, reason=f"call {at} is call {first} again, and its {name} is another")
+                return replace(moved, reason=f"{AGAIN}call {at} is call {first}, and its {name} is another")
     return Finding(True)
 
 
@@ -118,7 +121,7 @@ def _contents(request: Request) -> Any:
 
 def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """Every reply has the bits of the first."""
-    return _bits(case, replies, profile, lambda array: np.ones(np.shape(array), dtype=bool))
+    return _bits(case, replies, profile, lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
 def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -126,7 +129,7 @@ def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
     if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
     output = np.concatenate([reply.output for reply in replies[1:]], axis=-2)
-    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda array: np.ones(np.shape(array), dtype=bool))
+    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -142,28 +145,28 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
         case,
         replies,
         profile,
-        lambda array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
+        lambda name, array: np.broadcast_to(blind[(..., *(None,) * (np.ndim(array) - blind.ndim))], np.shape(array)),
     )
 
 
-def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[Any], Any]) -> Finding:
+def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[str, Any], Any]) -> Finding:
     if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
-    return _unlike(replies, ("output", "weights", "lse"), where)
+    return _unlike(replies, ("output", "weights", "lse", *replies[0].gradients), where)
 
 
-def _unlike(replies: list[Reply], names: tuple[str, ...], where: Callable[[Any], Any]) -> Finding:
-    """Where the arrays of these names differ in a bit from those of the first reply."""
+def _unlike(replies: list[Reply], names: tuple[str, ...], where: Callable[[str, Any], Any]) -> Finding:
+    """The arrays of these names have the bits of those of the first reply, where ``where(name, array)`` says so."""
     for at, reply in enumerate(replies[1:], start=1):
         for name in names:
-            first, other = getattr(replies[0], name), getattr(reply, name)
+            first, other = replies[0].array(name), reply.array(name)
             if first is None and other is None:
                 continue
             if first is None or other is None or np.shape(first) != np.shape(other):
                 return Finding(False, f"{name} of call 0 and call {at} differ in shape", np.inf)
             words = np.dtype(f"u{np.asarray(first).itemsize}")
             changed = np.ascontiguousarray(first).view(words) != np.ascontiguousarray(other).view(words)
-            changed = changed & where(first)
+            changed = changed & where(name, first)
             if changed.any():
                 place = tuple(int(i) for i in np.argwhere(changed)[0])
                 worst = Worst(name, place, float(other[place]), float(first[place]), 0.0, np.inf)
@@ -220,6 +223,25 @@ def _asked_form(request: Request) -> Any:
     return ("output", *asked) if asked else "array"
 
 
+def hidden_gradient_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Gradients that what differs between the requests is hidden from have the same bits (MHA-GRAD-15)."""
+    blind = blind_gradients(*case.make())
+    return _bits(case, replies, profile, lambda name, array: np.broadcast_to(blind.get(name, False), np.shape(array)))
+
+
+def gradient_facts(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """Type, shape, library and device of each gradient are those of its operand, and no input is modified (MHA-GRAD-1)."""
+    wrong = [f"{fact} of {name}: {got}, expected {wanted}" for reply in replies for fact in ("dtypes", "libraries", "devices")
+             for name, (got, wanted) in reply.facts[fact].items() if got != wanted]  # fmt: skip
+    wrong += [f"{name} was modified" for reply in replies for name in reply.facts["modified"]]
+    wrong += [
+        f"a gradient of {name} is missing, or there is one too many" for reply in replies for name in reply.facts["absent"]
+    ]
+    if wrong:
+        return Finding(False, "; ".join(wrong), np.inf)
+    return next(filter(None, map(malformed, replies, truths(case, profile))), Finding(True, ratio=0.0))
+
+
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "bound": within_bound,
     "agree": agreeing,
@@ -228,8 +250,10 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "same rows": same_rows,
     "hidden bits": hidden_bits,
     "history": history,
+    "hidden gradient bits": hidden_gradient_bits,
     "refused": refused,
     "facts": well_behaved,
+    "gradient facts": gradient_facts,
 }
 
 GRADED: Mapping[Rule, Callable[[Case, list[Reply], str, Grade], Finding]] = {

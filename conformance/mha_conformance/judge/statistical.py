@@ -9,9 +9,9 @@ from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.judge.finding import Finding, malformed
 from mha_conformance.judge.hypothesis import STEP, ZEROS, Hypothesis, asked, hypotheses, peaked
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.truth import sigmas, truths
 from mha_conformance.judge.verdict import Worst
-from mha_conformance.run.perform import Reply
 from mha_spec.numerics import PROFILES
 from mha_spec.numerics_filter import filtered, nuisances, scale_budget, weight_budget
 from mha_spec.numerics_random import Sigma, Statistics, statistics

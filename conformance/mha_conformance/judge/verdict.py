@@ -13,6 +13,10 @@ FAILING = ("FAIL", "CRASH", "TIMEOUT")
 JUDGED = ("PASS", "SUSPECT", "XFAIL", *FAILING)
 
 
+AGAIN = "asked again, "
+"""How a reason begins that nothing but an earlier call explains: the same request was answered in two ways (MHA-EXEC-5)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worst:
     """The element farthest outside the bound, or nearest to it."""
@@ -50,11 +54,22 @@ class Verdict:
     """What is wrong, in words, where one known fault explains the whole error."""
 
 
+_AXES = {
+    "output": ("head", "row", "channel"),
+    "lse": ("head", "row"),
+    "weights": ("head", "row", "key"),
+    "query gradient": ("head", "row", "channel"),
+    "key gradient": ("head", "key", "channel"),
+    "value gradient": ("head", "key", "channel"),
+    "sink_logits gradient": ("head",),
+}
+
+
 def pattern(wrong: Any, array: str) -> str:
     """Which elements are wrong, in words: (*batch, h, n[, d]) booleans."""
-    axes = {"output": ("head", "row", "channel"), "lse": ("head", "row"), "weights": ("head", "row", "key")}[array]
+    axes = _AXES.get(array)
     share = f"{int(wrong.sum())} of {wrong.size} elements"
-    if wrong.all() or wrong.ndim < len(axes):
+    if wrong.all() or axes is None or wrong.ndim < len(axes):
         return f"all {wrong.size} elements" if wrong.all() else share
     words = []
     names = [f"batch axis {axis}" for axis in range(wrong.ndim - len(axes))] + list(axes)

@@ -9,12 +9,12 @@ import numpy as np
 from mha_conformance.cases import Case, Request
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, verdict
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.truth import truths
 from mha_conformance.judge.verdict import Verdict, Worst, pattern
 from mha_conformance.run.conform import CannotRun, Selection, open_crew
 from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
-from mha_conformance.run.perform import Reply
 from mha_conformance.run.worker import About, Answer, Worker
 from mha_conformance.shrink.search import CUT, smallest
 from mha_conformance.shrink.sound import sound

@@ -1,11 +1,12 @@
 """What is true of a call beside its numbers: types, memory, and the state of the process (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
 
 import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from mha_conformance.run.implementation import Implementation
+from mha_conformance.cases.case import Target
 from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
@@ -13,27 +14,47 @@ from mha_spec.contract import library_of
 class Witness:
     """Sees the arrays and the process before a call, and says afterwards what became of them."""
 
-    def __init__(self, implementation: Implementation, operands: list[Any], options: dict[str, Any]) -> None:
-        self._host, self._operands = implementation.host, operands
-        named = dict(zip(("query", "key", "value"), operands, strict=False))
-        self._given = named | {name: x for name, x in options.items() if hasattr(x, "shape")}
-        self._before = {name: self._host(x).tobytes() for name, x in self._given.items()}
+    def __init__(self, host: Callable[[Any], Any], target: Target, operands: list[Any], options: dict[str, Any]) -> None:
+        self._host, self._operands = host, operands
+        self._given = dict(zip(("query", "key", "value"), operands, strict=False))
+        self._given |= {name: x for name, x in options.items() if hasattr(x, "shape")}
+        if target == "layer vjp":
+            self._given |= {name: x for name, x in operands[-1]._asdict().items() if x is not None}
+        self._before = {name: host(x).tobytes() for name, x in self._given.items()}
         self._state = _global_state()
 
-    def facts(self, result: Any, output: Any, weights: Any, lse: Any) -> dict[str, Any]:
+    def of_results(self, result: Any, output: Any, weights: Any, lse: Any) -> dict[str, Any]:
         first = self._operands[0] if self._operands else None
         return {
             "library": library_of(output) if hasattr(output, "dtype") else type(output).__name__,
             "asked library": "" if first is None else library_of(first),
             "dtype": _dtype(output) or type(output).__name__,
-            "device": first is None or str(getattr(output, "device", None)) == str(getattr(first, "device", None)),
-            "modified": sorted(name for name, x in self._given.items() if self._host(x).tobytes() != self._before[name]),
+            "device": first is None or _device(output) == _device(first),
+            "modified": self._modified(),
             "shared": sorted(name for name, x in self._given.items() if _shared(output, x)),
             "state": _global_state() == self._state,
             "lse dtype": _dtype(lse),
             "weights dtype": _dtype(weights),
             "form": _form(result),
         }
+
+    def of_gradients(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """By the name of the operand; ``found`` holds None where no gradient came back. Pairs are (what it is, what it should be)."""
+        there = {name: x for name, x in found.items() if x is not None}
+        return {
+            "dtypes": {name: (dtype_name(x), dtype_name(self._given[name])) for name, x in there.items()},
+            "libraries": {name: (library_of(x), library_of(self._given[name])) for name, x in there.items()},
+            "devices": {name: (_device(x), _device(self._given[name])) for name, x in there.items()},
+            "absent": sorted(name for name in found if (name in self._given) != (name in there)),
+            "modified": self._modified(),
+        }
+
+    def _modified(self) -> list[str]:
+        return sorted(name for name, x in self._given.items() if self._host(x).tobytes() != self._before[name])
+
+
+def _device(x: Any) -> str:
+    return str(getattr(x, "device", None))
 
 
 def _dtype(x: Any) -> str | None:

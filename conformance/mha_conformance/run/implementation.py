@@ -53,6 +53,8 @@ class Implementation:
     host: Callable[[Any], Any] = to_host
     layer: Callable[..., Any] | None = None
     merge: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
+    layer_vjp: Callable[..., Any] | None = None
     explain: Callable[..., str] | None = None
     prepare: Callable[[dict[str, tuple[int, ...]]], Any] | None = None
     varlen: Callable[..., Any] | None = None
@@ -90,6 +92,8 @@ def _backend(name: str) -> Implementation:
     return Implementation(
         name=name, attention=api.attention, layer=api.multi_head_attention, merge=api.merge_partials, explain=api.explain,
         varlen=api.attention_varlen, statistics=api.attention_statistics,
+        vjp=api.attention_vjp if "vjp" in claims.features else None,
+        layer_vjp=api.multi_head_attention_vjp if claims.features >= {"vjp", "layer"} else None,
         convert=converter(claims.arrays or "numpy", None), claims=claims, doors=True,
     )  # fmt: skip
 

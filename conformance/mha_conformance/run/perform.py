@@ -2,39 +2,26 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.judge.reply import Reply
 from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
+from mha_conformance.run.training import call_vjp, gradient_reply
 from mha_core import AttentionResult, Unsupported
 
 CONCURRENT = "MHA-EXEC-7"
 NOT_WRITABLE = "MHA-CACHE-11"
 """A library without arrays that can be written has no cache of this kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
-
-    status: Literal["ok", "refused", "unsupported", "inexpressible", "no room"]
-    output: Any = None
-    weights: Any = None
-    lse: Any = None
-    error: str = ""
-    clause: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    kernel: str = ""
-    """Which kernel answered, in the implementation's own words; empty where it does not say."""
 
 
 class Asked(NamedTuple):
@@ -51,7 +38,7 @@ class Asked(NamedTuple):
 
 def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
     """One reply per request, in order; those of MHA-EXEC-7 run at once."""
-    witnessed = asked.rule == "facts"
+    witnessed = asked.rule in ("facts", "gradient facts")
     if asked.clause == CONCURRENT:
         with ThreadPoolExecutor(len(asked.requests)) as pool:
             return list(pool.map(lambda request: _answer(implementation, request, [], witnessed), asked.requests))
@@ -70,7 +57,7 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
         return Reply("inexpressible", error=str(error))
     except NoRoom as error:
         return Reply("no room", error=str(error))
-    witness = Witness(implementation, operands, options) if witnessed else None
+    witness = Witness(implementation.host, request.target, operands, options) if witnessed else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -85,6 +72,8 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
         words = f"{type(error).__name__}: {error}"
         return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
+        if request.target in ("vjp", "layer vjp"):
+            return gradient_reply(implementation.host, witness, result)
         return replace(_reply(implementation, request, witness, result), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
@@ -93,7 +82,7 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
 def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = _unpacked(result, request)
-    facts = {} if witness is None else witness.facts(result, output, weights, lse)
+    facts = {} if witness is None else witness.of_results(result, output, weights, lse)
     # the steps over a cache were brought back one by one
     come = np.asarray if request.target == "cache" else implementation.host
     host = [None if x is None else come(x) for x in (output, weights, lse)]
@@ -123,6 +112,12 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     if request.target == "statistics":
         assert implementation.statistics is not None
         return one_statistic(implementation.statistics, operands[0], operands[1], options, request.plan)
+    if request.target == "vjp":
+        assert implementation.vjp is not None
+        return call_vjp(implementation.vjp, implementation.attention if request.kept else None, operands, options)
+    if request.target == "layer vjp":
+        assert implementation.layer_vjp is not None
+        return call_vjp(implementation.layer_vjp, None, operands, options)
     return implementation.attention(*operands, **options)
 
 

@@ -26,7 +26,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
             return np.asarray(x).tolist()
         with np.errstate(all="ignore"):
             values = np.asarray(x).astype(numpy_dtype(dtype))
-        if request.target == "attention" and name in OPERANDS:
+        if request.target in ("attention", "vjp") and name in (*OPERANDS, "grad_output"):
             values = laid_out(values, "contiguous" if request.layout.startswith((ALONE, IN_PLACE)) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
@@ -40,7 +40,7 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
     operands = [native(name, x, kinds[name]) for name, x in zip(OPERANDS, request.operands, strict=True)]
     options = {name: native(name, x, kinds[name]) for name, x in request.arrays.items()}
     options |= request.options
-    if request.target == "layer":
+    if request.target in ("layer", "layer vjp"):
         operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
     if implementation.declared.native_offset is not None:
         options.pop("query_offset", None)
@@ -57,6 +57,7 @@ def dtypes(request: Request) -> dict[str, str]:
             name: "bool" if x.dtype == bool else "int64" if x.dtype.kind == "i" else request.dtype
             for name, x in request.arrays.items()
         }
+        kinds["grad_lse"] = "float64" if request.dtype == "float64" else "float32"
     return kinds | dict(request.dtypes)
 
 

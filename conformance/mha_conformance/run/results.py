@@ -47,8 +47,8 @@ class Report:
     def satisfied(self) -> dict[str, str | None]:
         """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
 
-        Every numeric case speaks of it. So does a case of meaning that keeps some profile; one that keeps none is wrong in its
-        meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
+        Every numeric case speaks of it. So does a case of meaning, or of gradients, that keeps some profile; one that keeps none is
+        wrong in its meaning, which no profile excuses. Refusals, poison, class strict and determinism have verdicts of their own.
         """
         kept: dict[str, str | None] = {}
         for dtype in self.claims.dtypes:
@@ -66,8 +66,8 @@ class Report:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
             return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}{self._missing}."
         profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
-        asked = ", ".join(("core", *sorted(self.claims.features - {"vjp", "dropout"})))
         every = {feature for case in catalogue() for feature in case.features}
+        asked = ", ".join(("core", *sorted(self.claims.features & every)))
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
         known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
@@ -96,4 +96,8 @@ class Report:
 
 
 def _speaks_of_profiles(v: Verdict) -> bool:
-    return bool(v.profiles) if v.group == "semantics" else v.group == "numerics" and bool(v.profiles or v.status in FAILING)
+    return (
+        bool(v.profiles)
+        if v.group in ("semantics", "train")
+        else v.group == "numerics" and bool(v.profiles or v.status in FAILING)
+    )

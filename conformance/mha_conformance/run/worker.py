@@ -7,10 +7,11 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias
 
 from mha_conformance.cases.case import Case
+from mha_conformance.judge.reply import Reply
 from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.environment import libraries, settings
 from mha_conformance.run.implementation import Implementation, Target, open_target
-from mha_conformance.run.perform import Asked, Reply, perform
+from mha_conformance.run.perform import Asked, perform
 from mha_conformance.run.spawned import Spawned
 from mha_core import Claims
 
@@ -27,7 +28,7 @@ class About:
     inferred: bool
     doors: bool
     functions: frozenset[str]
-    """Of attention, layer, merge and explain, those that it has."""
+    """Of attention, layer, merge, vjp, layer vjp and explain, those that it has."""
     libraries: dict[str, str]
     settings: dict[str, Any]
     pid: int
@@ -89,11 +90,13 @@ def _serve(target: Target, pipe: Connection) -> None:
 
 def _about(implementation: Implementation) -> About:
     optional = {
+        "layer": implementation.layer,
+        "merge": implementation.merge,
+        "vjp": implementation.vjp,
+        "layer vjp": implementation.layer_vjp,
         "cache": implementation.cache,
         "varlen": implementation.varlen,
         "statistics": implementation.statistics,
-        "layer": implementation.layer,
-        "merge": implementation.merge,
         "explain": implementation.explain,
     }
     return About(

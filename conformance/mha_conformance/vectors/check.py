@@ -10,6 +10,7 @@ from typing import Any
 from mha_conformance.cases import Case
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, verdict
+from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.verdict import JUDGED, Verdict
 from mha_conformance.run import xfail
 from mha_conformance.run.conform import CannotRun, Selection, machine
@@ -17,7 +18,6 @@ from mha_conformance.run.declaration import read
 from mha_conformance.run.environment import libraries
 from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
-from mha_conformance.run.perform import Reply
 from mha_conformance.run.results import Report
 from mha_conformance.run.sequences import TARGETS
 from mha_conformance.run.worker import About
