@@ -10,8 +10,11 @@ from mha_core.backend import FORWARD, Backend, check_claimed
 from mha_core.errors import Unsupported
 from mha_core.gradients import AttentionJvp, AttentionVjp, MultiHeadAttentionVjp, bind_gradients
 from mha_core.layer import multi_head
+from mha_core.layer_cached import ProjectedKeysValues
 from mha_core.merge import merge_partials
 from mha_core.projections import Projections
+from mha_core.sequences import bind_sequences
+from mha_core.statistics import AttentionStatistics
 from mha_spec.call import Array, AttentionResult, Call, dtype_name
 from mha_spec.contract import Violation, attention_call
 from mha_spec.contract_layer import check_layer
@@ -70,6 +73,10 @@ class Api:
     multi_head_attention_vjp: MultiHeadAttentionVjp
     attention_jvp: AttentionJvp
     merge_partials: MergePartials
+    attention_varlen: Callable[..., Any]
+    attention_statistics: Callable[..., AttentionStatistics]
+    project_keys_values: Callable[[Array, Array, Projections], ProjectedKeysValues]
+    multi_head_attention_over: Callable[..., Any]
     explain: Callable[..., str]
     """Which kernel answers ``attention`` with the same arguments; it validates them and computes nothing."""
 
@@ -86,6 +93,10 @@ def bind(backend: Backend) -> Api:
         if not complete:
             check_claimed(backend, _features(call))
         return call
+
+    def layer_claimed(query: Array) -> None:
+        _check_dtype(query, backend)
+        check_claimed(backend, {"layer"})
 
     def attend(query: Array, key: Array, value: Array, **options: Any) -> AttentionResult:
         return backend.attend(legal(query, key, value, **options))
@@ -163,8 +174,7 @@ def bind(backend: Backend) -> Api:
         the heads (MHA-PROJ-12). Raises as ``attention`` does, and MHA-PROJ-2 for projections that do not fit.
         """
         check_layer(query, key, value, projections, library)
-        _check_dtype(query, backend)
-        check_claimed(backend, {"layer"})
+        layer_claimed(query)
         options = {
             "mask": mask, "bias": bias, "is_causal": is_causal, "query_offset": query_offset, "window": window,
             "key_lengths": key_lengths, "query_segments": query_segments, "key_segments": key_segments, "scale": scale,
@@ -174,6 +184,9 @@ def bind(backend: Backend) -> Api:
         result = multi_head(backend, attend, query, key, value, projections, options)
         return result if return_weights or return_lse else result.output
 
+    attention_varlen, attention_statistics, project_keys_values, multi_head_attention_over = bind_sequences(
+        backend, legal, layer_claimed
+    )
     attention_vjp, multi_head_attention_vjp, attention_jvp = bind_gradients(backend, legal)
     return Api(
         name=backend.name,
@@ -184,6 +197,10 @@ def bind(backend: Backend) -> Api:
         multi_head_attention_vjp=multi_head_attention_vjp,
         attention_jvp=attention_jvp,
         merge_partials=merge_partials,
+        attention_varlen=attention_varlen,
+        attention_statistics=attention_statistics,
+        project_keys_values=project_keys_values,
+        multi_head_attention_over=multi_head_attention_over,
         explain=explain,
     )
 

@@ -18,12 +18,16 @@ from mha_spec.call import Array, dtype_name
 __all__ = [
     "attention",
     "attention_jvp",
+    "attention_statistics",
+    "attention_varlen",
     "attention_vjp",
     "create",
     "layer_in_a_loop",
     "merge_partials",
     "multi_head_attention",
+    "multi_head_attention_over",
     "multi_head_attention_vjp",
+    "project_keys_values",
 ]
 
 
@@ -145,5 +149,7 @@ def create() -> Backend:
 
 _api = bind(_BACKEND)
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
+project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over
 attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
 attention_jvp = _api.attention_jvp

@@ -15,7 +15,7 @@ from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
 from mha_conformance.run.implementation import Implementation
 from mha_conformance.run.perform import Asked, perform
-from mha_core import AttentionResult, Backend, Call, Claims, bind
+from mha_core import AttentionResult, Backend, Call, Claims, KVCache, bind
 from mha_spec.clauses import load
 
 ALL = reference.create().claims
@@ -144,6 +144,9 @@ class Honest:
             "attention": lambda *arrays, **options: self.after(api.attention(*arrays, **self.before(options))),
             "layer": lambda *arrays, **options: api.multi_head_attention(*self.layer_arrays(*arrays), **self.before(options)),
             "merge": self.merge,
+            "varlen": lambda *arrays, **options: self.varlen(api.attention_varlen, *arrays, **options),
+            "statistics": lambda *arrays, **options: self.statistics(api.attention_statistics, *arrays, **options),
+            "cache": self.cache,
             **({} if self.attend_vjp is None else {"vjp": api.attention_vjp, "layer_vjp": self.layer_vjp(api)}),
         }
 
@@ -163,6 +166,14 @@ class Honest:
 
     def merge(self, parts: Any) -> Any:
         return reference.merge_partials(parts)
+
+    def varlen(self, function: Any, *arrays: Any, **options: Any) -> Any:
+        return function(*arrays, **options)
+
+    def statistics(self, function: Any, *arrays: Any, **options: Any) -> Any:
+        return function(*arrays, **options)
+
+    cache: Callable[..., Any] = KVCache
 
 
 def implementation(subject: Honest) -> Implementation:

@@ -44,6 +44,10 @@ WITHOUT_A_CASE = {
     "MHA-NUM-5": "every case that is judged by a bound holds the implementation to the profile that it declares",
     "MHA-NUM-12": "says again together what cases of EXEC-1, MASK-15, MASK-19 and AUX-8 ask exactly",
     "MHA-CONF-12": "binds reports and citations; conformance/tests/test_report.py",
+    "MHA-CACHE-10": "binds the arguments of a cache, which is core's; mha_core/tests/test_cache.py",
+    "MHA-CACHE-11": "binds the memory of a cache, which is core's; mha_core/tests/test_cache.py",
+    "MHA-CACHE-12": "binds two functions of core; mha_core/tests/test_cache.py",
+    "MHA-STAT-5": "binds memory, which no reply shows; backends/tests/test_sequences.py",
 }
 """MUST clauses that have no cases, each with the reason."""
 
@@ -63,12 +67,16 @@ def used_by(case):
         if request.target == "merge":
             used.add("lse")
             continue
+        used |= {"statistics": {"weights"}, "cache": {"offset"}}.get(request.target, set())
+        used |= {OPTION.get(name, name) for name in request.plan if name in OPTION}
+        if any(isinstance(step, tuple) and isinstance(step[0], int) for step in request.plan.get("steps", ())):
+            used.add("lengths")
         if request.target in ("layer", "layer vjp"):
             used.add("layer")
             w = request.projections
             heads, widths = (w["w_q"].shape[0], w["w_k"].shape[0]), (w["w_q"].shape[-1], w["w_v"].shape[-1])
         else:
-            query, key, value = request.operands
+            query, key, value = (np.swapaxes(x, 0, 1) if request.target == "varlen" else x for x in request.operands)
             if query.ndim < 3:
                 continue  # matrices, which are refused
             heads, widths = (query.shape[-3], key.shape[-3]), (query.shape[-1], value.shape[-1])

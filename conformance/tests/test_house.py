@@ -20,13 +20,17 @@ PUBLIC = [
     "Api",
     "AttentionGradients",
     "AttentionResult",
+    "AttentionStatistics",
     "Backend",
     "BackendUnavailable",
+    "Cached",
     "Call",
     "Claims",
     "Cotangents",
+    "KVCache",
     "Merged",
     "MultiHeadGradients",
+    "ProjectedKeysValues",
     "Projections",
     "SmallHeadWarning",
     "Status",
@@ -41,7 +45,10 @@ PUBLIC = [
     "merge_partials",
     "window_tokens",
 ]
-COMMON = {"attention", "create", "merge_partials", "multi_head_attention"}
+COMMON = {
+    "attention", "attention_statistics", "attention_varlen", "create", "merge_partials", "multi_head_attention",
+    "multi_head_attention_over", "project_keys_values",
+}  # fmt: skip
 GRADIENTS = {"attention_jvp", "attention_vjp", "multi_head_attention_vjp"}
 EXTRA = {
     "reference": {"layer_in_a_loop"},

@@ -60,8 +60,8 @@ def check_projections(projections: Any, inputs: Mapping[str, Array] | None = Non
     h_kv = projections.w_k.shape[0]
     d_v, d_out = projections.w_v.shape[-1], projections.w_o.shape[-1]
     d_in_k, d_in_v = projections.w_k.shape[1], projections.w_v.shape[1]
-    if inputs:
-        d_model, d_in_k, d_in_v = (arrays[name].shape[-1] for name in ("query", "key", "value"))
+    own = {"query": d_model, "key": d_in_k, "value": d_in_v}
+    d_model, d_in_k, d_in_v = (arrays[name].shape[-1] if name in (inputs or ()) else width for name, width in own.items())
     wanted = {
         "w_q": (h, d_model, d_k), "w_k": (h_kv, d_in_k, d_k), "w_v": (h_kv, d_in_v, d_v),
         "w_o": (h, d_v, d_out), "b_q": (h, d_k), "b_k": (h_kv, d_k), "b_v": (h_kv, d_v), "b_o": (d_out,),
@@ -71,6 +71,18 @@ def check_projections(projections: Any, inputs: Mapping[str, Array] | None = Non
             raise Violation(
                 "MHA-PROJ-2", f"{name} {tuple(arrays[name].shape)}", f"{tuple(shape)} beside w_q {tuple(projections.w_q.shape)}",
                 "every head has a matrix of its own from the full width of its input",
+            )  # fmt: skip
+
+
+def check_projected(key: Array, value: Array, projections: Any) -> None:
+    """MHA-CACHE-12: keys and values that these projections made; what else must hold of them, chapter 2 says."""
+    check_library({"key": key, "value": value})
+    (h_kv, _, d_k), d_v = projections.w_k.shape, projections.w_v.shape[-1]
+    for name, x, wanted in (("key", key, (h_kv, d_k)), ("value", value, (h_kv, d_v))):
+        if len(x.shape) < 3 or (x.shape[-3], x.shape[-1]) != wanted:
+            raise Violation(
+                "MHA-CACHE-12", f"{name} {tuple(x.shape)}", f"(*batch, {wanted[0]}, m, {wanted[1]}), heads that are projected already",
+                "pass what project_keys_values gave, or call multi_head_attention",
             )  # fmt: skip
 
 

@@ -15,9 +15,20 @@ Without CuPy this import raises ``BackendUnavailable``. With CuPy and no CUDA de
 from mha_backends.cupy.backend import create
 from mha_core.door import bind
 
-__all__ = ["attention", "create", "merge_partials", "multi_head_attention"]
+__all__ = [
+    "attention",
+    "attention_statistics",
+    "attention_varlen",
+    "create",
+    "merge_partials",
+    "multi_head_attention",
+    "multi_head_attention_over",
+    "project_keys_values",
+]
 
 _api = bind(create())
 attention = _api.attention
 multi_head_attention = _api.multi_head_attention
 merge_partials = _api.merge_partials
+attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
+project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over

@@ -25,17 +25,23 @@ __all__ = [
     "MultiHeadAttention",
     "attention",
     "attention_jvp",
+    "attention_statistics",
+    "attention_varlen",
     "attention_vjp",
     "create",
     "merge_partials",
     "multi_head_attention",
+    "multi_head_attention_over",
     "multi_head_attention_vjp",
     "precision_report",
+    "project_keys_values",
     "register_with_transformers",
     "replace_attention",
 ]
 
 _api = bind(create())
 attention, multi_head_attention, merge_partials = _api.attention, _api.multi_head_attention, _api.merge_partials
+attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
+project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over
 attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
 attention_jvp = _api.attention_jvp

@@ -14,6 +14,7 @@ from mha_conformance.cases import (
     bands,
     broadcasting,
     compositions,
+    decoding,
     drawn,
     dtypes,
     emptiness,
@@ -49,6 +50,7 @@ __all__ = ["Case", "Level", "Request", "catalogue"]
 
 BY_CLAUSE = (
     refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
+    decoding,
 )  # fmt: skip
 CROSSED = (
     sizes,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Level: TypeAlias = Literal["smoke", "core", "full"]
-Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train"]
-Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp"]
+Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train", "decode"]
+Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp", "cache", "varlen", "statistics"]
 Rule: TypeAlias = Literal[
-    "bound", "agree", "as first", "same bits", "hidden bits", "hidden gradient bits", "history", "refused", "facts",
+    "bound", "agree", "as first", "same bits", "same rows", "hidden bits", "hidden gradient bits", "history", "refused", "facts",
     "gradient facts", "statistics", "probable", "filter",
 ]  # fmt: skip
 
@@ -33,6 +33,8 @@ class Request:
     projections: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "contiguous"
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """For the targets of chapter 7: how a sequence arrives, where those of a pack start, which statistic is read."""
     gradients: tuple[str, ...] = ()
     """Of a vjp, the gradients that are looked at; all where it is empty. What arrives stands in ``arrays`` as grad_output, ..."""
     kept: bool = False
@@ -46,10 +48,10 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ, and ``hidden gradient bits`` likewise of gradients; ``history`` wants what was right at first to stay right;
-    ``refused`` wants an error; ``facts`` and ``gradient facts`` look at type, shape, memory and state, not at values. ``beside``
-    names clauses that the requests happen to use, though neither the clause nor its needs speak of them: where one of these is
-    broken, the case says nothing of its own (MHA-CONF-4).
+    that differ, and ``hidden gradient bits`` likewise of gradients; ``same rows`` joins the later replies along the queries first;
+    ``history`` wants what was right at first to stay right; ``refused`` wants an error; ``facts`` and ``gradient facts`` look at
+    type, shape, memory and state, not at values. ``beside`` names clauses that the requests happen to use, though neither the
+    clause nor its needs speak of them: where one of these is broken, the case says nothing of its own (MHA-CONF-4).
     """
 
     id: str

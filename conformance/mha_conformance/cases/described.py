@@ -7,8 +7,11 @@ import numpy as np
 
 from mha_conformance.cases.case import Request
 
-_FUNCTION = {"layer": "multi_head_attention: ", "vjp": "attention_vjp: ", "layer vjp": "multi_head_attention_vjp: "}
 OPERANDS = ("query", "key", "value")
+_FUNCTIONS = {
+    "layer": "multi_head_attention: ", "vjp": "attention_vjp: ", "layer vjp": "multi_head_attention_vjp: ",
+    "cache": "through a KVCache: ", "varlen": "attention_varlen: ", "statistics": "attention_statistics: ",
+}  # fmt: skip
 
 
 def described(requests: Sequence[Request]) -> str:
@@ -26,7 +29,8 @@ def _one(request: Request) -> str:
             f"merge_partials of {len(request.operands) // 2} parts{f', outputs {outputs}' if outputs else ''}, {request.dtype}"
         )
     operands = ", ".join(f"{name} {_shape(x)}" for name, x in zip(OPERANDS, request.operands, strict=False))
-    words = [f"{_FUNCTION.get(request.target, '')}{operands}, {request.dtype}"]
+    words = [f"{_FUNCTIONS.get(request.target, '')}{operands}, {request.dtype}"]
+    words += [f"{name} {value!r}" for name, value in request.plan.items()]
     words += [f"{name} {_shape(x)}" for name, x in {**request.arrays, **request.projections}.items() if x is not None]
     words += [f"{name}={value!r}" for name, value in request.options.items()]
     if request.layout != "contiguous":

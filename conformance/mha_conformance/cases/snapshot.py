@@ -25,6 +25,7 @@ def fingerprint(case: Case) -> str:
     for request in case.make():
         found.update(f"{request.dtype} {request.target} {request.layout} {sorted(request.dtypes.items())}".encode())
         found.update(repr(sorted(request.options.items())).encode())
+        found.update(repr(sorted(request.plan.items())).encode() if request.plan else b"")
         if request.target in ("vjp", "layer vjp"):
             found.update(f"{request.gradients} {request.kept}".encode())
         for name, array in (*enumerate(request.operands), *_sorted(request.arrays), *_sorted(request.projections)):

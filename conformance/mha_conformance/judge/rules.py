@@ -124,6 +124,14 @@ def same_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _bits(case, replies, profile, lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
+def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The rows of the later replies, one behind the other, have the bits of the first (MHA-CACHE-2)."""
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
+        return wrong
+    output = np.concatenate([reply.output for reply in replies[1:]], axis=-2)
+    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
+
+
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The rows that see none of the keys in which the requests differ have the same bits (MHA-MASK-19)."""
     first, second = case.make()
@@ -142,11 +150,15 @@ def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 
 def _bits(case: Case, replies: list[Reply], profile: str, where: Callable[[str, Any], Any]) -> Finding:
-    """``where(name, array)`` says which elements of an array are compared."""
     if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
         return wrong
+    return _unlike(replies, ("output", "weights", "lse", *replies[0].gradients), where)
+
+
+def _unlike(replies: list[Reply], names: tuple[str, ...], where: Callable[[str, Any], Any]) -> Finding:
+    """The arrays of these names have the bits of those of the first reply, where ``where(name, array)`` says so."""
     for at, reply in enumerate(replies[1:], start=1):
-        for name in ("output", "weights", "lse", *replies[0].gradients):
+        for name in names:
             first, other = replies[0].array(name), reply.array(name)
             if first is None and other is None:
                 continue
@@ -235,6 +247,7 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "agree": agreeing,
     "as first": as_first,
     "same bits": same_bits,
+    "same rows": same_rows,
     "hidden bits": hidden_bits,
     "history": history,
     "hidden gradient bits": hidden_gradient_bits,

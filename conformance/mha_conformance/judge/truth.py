@@ -16,6 +16,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.judge.sequences import statistic_truth, varlen_truth
 from mha_conformance.judge.training import expected_gradients, expected_layer_gradients
 from mha_core import Call, Projections
 from mha_spec import equations
@@ -36,6 +37,10 @@ def truth(request: Request, profile: str) -> Truth:
     with np.errstate(all="ignore"):
         if request.target == "merge":
             return _merge(request, profile)
+        if request.target == "varlen":
+            return Truth(*varlen_truth(request, lambda one: _attention(one, profile)))
+        if request.target == "statistics":
+            return Truth(*statistic_truth(request, profile, lambda one: _attention(one, profile)))
         if request.target == "vjp":
             return Truth(*expected_gradients(request, profile))
         if request.target == "layer vjp":
@@ -134,6 +139,6 @@ def _content() -> str:
     for package in (mha_spec, mha_conformance.cases):
         for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             found.update(file.read_bytes())
-    for file in (Path(__file__), Path(__file__).with_name("training.py")):
+    for file in (Path(__file__), *(Path(__file__).with_name(f"{name}.py") for name in ("training", "sequences"))):
         found.update(file.read_bytes())
     return found.hexdigest()

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mha_core import Projections, Tangents, Unsupported, alibi_slopes, window_tokens
+from mha_core import KVCache, Projections, Tangents, Unsupported, alibi_slopes, window_tokens
 from mha_spec.call import dtype_name
 from mha_spec.clauses import Example
 
@@ -99,6 +99,11 @@ def namespace(api: Any, dtype: str | None = None) -> dict[str, Any]:
         "multi_head_attention": api.multi_head_attention,
         "multi_head_attention_vjp": api.multi_head_attention_vjp,
         "merge_partials": api.merge_partials,
+        "attention_varlen": api.attention_varlen,
+        "attention_statistics": api.attention_statistics,
+        "project_keys_values": api.project_keys_values,
+        "multi_head_attention_over": api.multi_head_attention_over,
+        "KVCache": KVCache,
         "Projections": Projections,
         "window_tokens": window_tokens,
         "alibi_slopes": alibi_slopes,

@@ -10,7 +10,7 @@ from typing import Any
 
 from mha_conformance.run.arrays import converter, to_host
 from mha_conformance.run.declaration import Declaration, read
-from mha_core import Claims, load, merge_partials
+from mha_core import Claims, KVCache, load, merge_partials
 from mha_core.backend import FORWARD
 
 OPTION_FEATURES = {
@@ -43,7 +43,7 @@ class Implementation:
 
     ``convert(array, name)`` makes its array of a NumPy array, ``host`` the way back. ``prepare(shapes)`` is called before every
     call, for a system that compiles for its shapes. ``explain`` names the kernel that
-    answers a call.
+    answers a call. ``varlen`` and ``statistics`` are attributes of a callable that has functions of its own for them.
     """
 
     name: str
@@ -57,6 +57,10 @@ class Implementation:
     layer_vjp: Callable[..., Any] | None = None
     explain: Callable[..., str] | None = None
     prepare: Callable[[dict[str, tuple[int, ...]]], Any] | None = None
+    varlen: Callable[..., Any] | None = None
+    statistics: Callable[..., Any] | None = None
+    cache: Callable[..., Any] = KVCache
+    """What holds keys and values for it."""
     layout: str = "bhnd"
     declared: Declaration = field(default_factory=Declaration)
     inferred: bool = False
@@ -87,6 +91,7 @@ def _backend(name: str) -> Implementation:
     claims = api.backend.claims
     return Implementation(
         name=name, attention=api.attention, layer=api.multi_head_attention, merge=api.merge_partials, explain=api.explain,
+        varlen=api.attention_varlen, statistics=api.attention_statistics,
         vjp=api.attention_vjp if "vjp" in claims.features else None,
         layer_vjp=api.multi_head_attention_vjp if claims.features >= {"vjp", "layer"} else None,
         convert=converter(claims.arrays or "numpy", None), claims=claims, doors=True,
@@ -117,5 +122,6 @@ def wrap(
     return Implementation(
         name=name, attention=function, merge=merge_partials if "lse" in features else None, inferred=True,
         explain=getattr(function, "explain", None), prepare=getattr(function, "prepare", None),
+        varlen=getattr(function, "varlen", None), statistics=getattr(function, "statistics", None),
         convert=converter(arrays, device), claims=claims, layout=layout,
     )  # fmt: skip

@@ -3,9 +3,11 @@
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.reply import Reply
@@ -13,10 +15,13 @@ from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
+from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
-from mha_core import Unsupported
+from mha_core import AttentionResult, Unsupported
 
 CONCURRENT = "MHA-EXEC-7"
+NOT_WRITABLE = "MHA-CACHE-11"
+"""A library without arrays that can be written has no cache of this kind."""
 
 
 class Asked(NamedTuple):
@@ -62,6 +67,8 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
+        if request.target == "cache" and getattr(error, "clause", None) == NOT_WRITABLE:
+            return Reply("inexpressible", error=str(error))
         words = f"{type(error).__name__}: {error}"
         return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
@@ -76,7 +83,11 @@ def _reply(implementation: Implementation, request: Request, witness: Witness | 
     """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = _unpacked(result, request)
     facts = {} if witness is None else witness.of_results(result, output, weights, lse)
-    host = [None if x is None else implementation.host(x) for x in (output, weights, lse)]
+    # the steps over a cache were brought back one by one
+    come = np.asarray if request.target == "cache" else implementation.host
+    host = [None if x is None else come(x) for x in (output, weights, lse)]
+    if request.target == "statistics":
+        host[0] = np.asarray(host[0], dtype=np.float64)  # keys are integers, judged as numbers like the rest
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
         raise TypeError(f"its elements are {strange[0]}")
     if implementation.layout == "bnhd" and request.target == "attention" and host[0] is not None and host[0].ndim >= 3:
@@ -91,6 +102,16 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
     if request.target == "layer":
         assert implementation.layer is not None
         return implementation.layer(*operands, **options)
+    if request.target == "cache":
+        return through_cache(
+            partial(_stepped, implementation), implementation.cache, implementation.host, operands, options, request.plan
+        )
+    if request.target == "varlen":
+        assert implementation.varlen is not None
+        return implementation.varlen(*operands, **request.plan, **options)
+    if request.target == "statistics":
+        assert implementation.statistics is not None
+        return one_statistic(implementation.statistics, operands[0], operands[1], options, request.plan)
     if request.target == "vjp":
         assert implementation.vjp is not None
         return call_vjp(implementation.vjp, implementation.attention if request.kept else None, operands, options)
@@ -98,6 +119,20 @@ def _call(implementation: Implementation, request: Request, operands: list[Any],
         assert implementation.layer_vjp is not None
         return call_vjp(implementation.layer_vjp, None, operands, options)
     return implementation.attention(*operands, **options)
+
+
+def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, **options: Any) -> AttentionResult:
+    """One call of attention over a cache, in the layout of the implementation; what comes back is (*batch, h, n, ...)."""
+    if implementation.declared.native_offset is not None:
+        options.pop("query_offset", None)
+    operands = (query, key, value)
+    if implementation.prepare is not None:
+        implementation.prepare({name: tuple(x.shape) for name, x in zip(OPERANDS, operands, strict=True)})
+    if implementation.layout != "bnhd":
+        return AttentionResult(*_unpacked(implementation.attention(*operands, **options), None))
+    xp = array_namespace(query)
+    output, weights, lse = _unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options), None)
+    return AttentionResult(xp.moveaxis(output, -2, -3), weights, lse)
 
 
 def _prepare(implementation: Implementation, request: Request) -> None:
@@ -117,9 +152,9 @@ def _kernel(implementation: Implementation, request: Request, operands: list[Any
         return ""
 
 
-def _unpacked(result: Any, request: Request) -> tuple[Any, Any, Any]:
+def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
     """(output, weights, lse) of what came back: an array, a result with these names, or a tuple in this order."""
-    if request.target == "merge":
+    if request is not None and request.target == "merge":
         return result[0], None, result[1]
     if hasattr(result, "output"):
         return result.output, getattr(result, "weights", None), getattr(result, "lse", None)

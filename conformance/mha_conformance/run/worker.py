@@ -94,6 +94,9 @@ def _about(implementation: Implementation) -> About:
         "merge": implementation.merge,
         "vjp": implementation.vjp,
         "layer vjp": implementation.layer_vjp,
+        "cache": implementation.cache,
+        "varlen": implementation.varlen,
+        "statistics": implementation.statistics,
         "explain": implementation.explain,
     }
     return About(

@@ -19,6 +19,7 @@ from mha_conformance.run.environment import libraries
 from mha_conformance.run.fit import not_judged
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.results import Report
+from mha_conformance.run.sequences import TARGETS
 from mha_conformance.run.worker import About
 from mha_conformance.vectors.arrays import Unreadable, decoded
 from mha_conformance.vectors.coverage import folder, why_not
@@ -76,6 +77,7 @@ def _about(target: Target, manifest: dict[str, Any], entries: dict[str, dict[str
     if claims.profiles.get(dtype) != profile:
         raise CannotRun(f"the vectors are for {profile} in {dtype}, but {target.claims} claims {dict(claims.profiles)}")
     functions = {call["target"] for entry in answered for call in entry["calls"]} | ({"layer"} & claims.features)
+    functions |= set(TARGETS)  # of which no file can tell: ``why_not`` says so
     return About(
         name=target.name, claims=replace(claims, dtypes=(dtype,), profiles={dtype: profile}), declared=declared, inferred=False,
         doors=False, functions=frozenset(functions), libraries=libraries(), settings={}, pid=os.getpid(),
