@@ -1,0 +1,15 @@
+"""Runs the CUDA kernels of this repository on a CPU. README.md says what it models and what it cannot see."""
+
+import sys
+
+from emulator.arrays import fake_cupy
+from emulator.compiler import missing
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """From now on this process finds an emulated CuPy. Raises ``RuntimeError`` where nothing can be emulated."""
+    if why := missing():
+        raise RuntimeError(f"NOT_RUN: {why}")
+    sys.modules["cupy"] = fake_cupy()
