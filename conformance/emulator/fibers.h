@@ -78,6 +78,8 @@ struct Fiber {
     {
 #ifdef __SANITIZE_THREAD__
         __tsan_destroy_fiber(thread);
+        free(stack);    // the next block's threads have stacks of their own, or they would seem to race with these
+        stack = nullptr;
 #endif
     }
 };
