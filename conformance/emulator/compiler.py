@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 HEADERS = sorted(HERE.glob("*.h"))
 FLAGS = ("-std=c++17", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-Wall", "-Werror", "-Wno-unknown-pragmas")
 KINDS = {
-    "library": ("-O2", "-shared", "-fPIC"),
+    "library": ("-O1", "-shared", "-fPIC"),
     "thread": ("-O1", "-g", "-DREPLAY", "-fsanitize=thread"),
     "address": ("-O1", "-g", "-DREPLAY", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 }

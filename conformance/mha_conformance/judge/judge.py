@@ -34,6 +34,9 @@ def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
 def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True) -> Verdict:
     """The verdict on replies to a case that is claimed; with ``rivals`` every profile of its dtype is tried."""
     profile = claims.profiles[case.dtype]
+    for reply in replies:
+        if reply.status == "not run":
+            return verdict(case, "NOT_RUN", reply.error, kernel=reply.kernel)
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":

@@ -11,7 +11,7 @@ import numpy as np
 from mha_conformance.cases.case import Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.implementation import OPERANDS, Implementation
-from mha_core import Projections, Unsupported
+from mha_core import BackendUnavailable, Projections, Unsupported
 from mha_spec.call import dtype_name
 from mha_spec.contract import library_of
 
@@ -24,7 +24,7 @@ ALONE = "options "
 class Reply:
     """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
 
-    status: Literal["ok", "refused", "unsupported", "inexpressible"]
+    status: Literal["ok", "refused", "unsupported", "inexpressible", "not run"]
     output: Any = None
     weights: Any = None
     lse: Any = None
@@ -51,13 +51,15 @@ def answer(implementation: Implementation, request: Request) -> Reply:
         return Reply("inexpressible", error=str(error))
     given = {**dict(zip(OPERANDS, operands, strict=False)), **{k: v for k, v in options.items() if hasattr(v, "shape")}}
     before = {name: implementation.host(x).tobytes() for name, x in given.items()}
-    state = global_state()
+    state, kernel = global_state(), ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             kernel = _kernel(implementation, request, operands, options)
             _prepare(implementation, request)
             result = _call(implementation, request, operands, options)
+    except BackendUnavailable as error:
+        return Reply("not run", error=error.reason, kernel=kernel)
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed
