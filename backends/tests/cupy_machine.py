@@ -16,12 +16,14 @@ TYPES = {"float64": np.dtype("float64"), "float32": np.dtype("float32"), "float1
 
 
 class Machine:
-    def __init__(self, has_device=True):
+    """The backend on an emulated CuPy; ``edit`` changes the source of its kernels."""
+
+    def __init__(self, has_device=True, edit=lambda source: source):
         self.cublas, self.launches = FakeCublas(), []
 
         def run(launch):
             self.launches.append((launch.kernel, launch.blocks, launch.threads))
-            launch.run()
+            launch._replace(source=edit(launch.source)).run()
 
         self.cupy = fake_cupy(run, has_device)
         devices = importlib.import_module("mha_backends.cupy.devices")

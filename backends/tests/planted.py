@@ -85,6 +85,7 @@ BUGS = (
     # hidden NaN
     Bug("hidden NaN reaches the product", "pair", "wrong", "clean<B_C, D_V>(p, V_j)", "false"),
     Bug("visible NaN is lost", "pair", "wrong", "if (any_broken) spread_nan", "if (any_broken && p.m < 0) spread_nan"),
-    Bug("NaN to the wrong row", "pair", "wrong", "4 * (k / 2) + 2 * r + k % 2", "4 * (k / 2) + 2 * (r ^ 1) + k % 2"),
-    Bug("NaN to every row of a tile", "pair", "wrong", "if (!(theirs >>", "if (false && !(theirs >>"),
+    Bug("NaN to the wrong row", "pair", "wrong", "if (poisoned & 1) O[j][e]", "if (poisoned & 4) O[j][e]"),
+    Bug("NaN to every row of a tile", "pair", "wrong", "poisoned |= sees;", "poisoned |= 5;"),
+    Bug("NaN by what another lane sees", "pair", "wrong", "lane - t + k % 8 / 2", "lane"),
 )  # fmt: skip

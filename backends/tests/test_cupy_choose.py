@@ -32,7 +32,7 @@ def choosing(backend_package):
         ({"d_k": 0, "d_v": 0}, "d_k 16, d_v 16"),
         ({"d_k": 65, "d_v": 5}, "d_k 96, d_v 16, full, tiles of 64 queries and 64 keys"),
         ({"d_k": 192, "d_v": 128}, "32 keys"),
-        ({"d_k": 256, "d_v": 256}, "16 keys"),
+        ({"d_k": 256, "d_v": 256}, "32 keys"),
         ({"m": 0}, "fused"),
         ({"d_k": 257}, "unfused: cuBLAS and softmax_rows, because d_k = 257 is above 256"),
         ({"d_v": 512}, "d_v = 512 is above 256"),

@@ -31,8 +31,7 @@ class Fused(NamedTuple):
     @property
     def keys(self) -> int:
         """Keys of a tile: as many as registers and shared memory hold."""
-        width = self.d_k + self.d_v
-        return 64 if width <= 256 else 32 if width <= 384 else 16
+        return 64 if self.d_k + self.d_v <= 256 else 32
 
     def __str__(self) -> str:
         form = self.form.lower().replace("_", " ")

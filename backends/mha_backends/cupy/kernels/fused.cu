@@ -9,7 +9,7 @@
 // It stands behind call.cu and primitives.cu, and is compiled for
 //     ELEMENT      float16 or bfloat16
 //     D_K, D_V     multiples of 16, at least the channels of a key and of a value; the channels in excess are 0
-//     B_R, B_C     64, and 64, 32 or 16: the more channels, the fewer keys do the registers hold
+//     B_R, B_C     64, and 64 or 32: the more channels, the fewer keys do registers and shared memory hold
 //     FORM         FULL: no option hides a key; BY_POSITION: band or lengths may; BY_PAIR: mask, bias, segments or a cap as well
 //
 // One block computes B_R queries of one item (a head of a batch item), each of its warps 16 of them, and walks over
@@ -88,23 +88,22 @@ template <int ROWS, int D> __device__ bool clean(const Params& p, ELEMENT* tile)
 __device__ void spread_nan(const Params& p, const char* values, long long first_key, unsigned seen, float (&O)[D_V / 8][4])
 {
     const int lane = threadIdx.x % 32, t = lane % 4;
-    for (int other = 0; other < 4; ++other) {
-        const unsigned theirs = from_lane(seen, lane - t + other);
 #pragma unroll
-        for (int r = 0; r < 2; ++r)
-            for (int k = 0; k < B_C / 4; ++k) {    // the other lane's keys, two of each tile of S
-                if (!(theirs >> (4 * (k / 2) + 2 * r + k % 2) & 1)) continue;
-                const char* value = values + (first_key + 8 * (k / 2) + 2 * other + k % 2) * p.values_j;
+    for (int j = 0; j < D_V / 8; ++j)
 #pragma unroll
-                for (int j = 0; j < D_V / 8; ++j)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int c = 8 * j + 2 * t + e;
-                        if (c < p.d_v && is_broken(p, ((const ELEMENT*)(value + c * p.values_c))->bits))
-                            O[j][2 * r + e] = not_a_number<float>();
-                    }
+        for (int e = 0; e < 2; ++e) {
+            const int c = 8 * j + 2 * t + e;
+            unsigned poisoned = 0;    // bit 0 for the first row, bit 2 for the second
+#pragma unroll 1
+            for (int k = 0; k < B_C; ++k) {    // of the four lanes of these rows, one knows who sees key k
+                const unsigned sees = from_lane(seen, lane - t + k % 8 / 2) >> (4 * (k / 8) + k % 2) & 5;
+                if (sees == 0 || c >= p.d_v) continue;
+                const char* const value = values + (first_key + k) * p.values_j + c * p.values_c;
+                if (is_broken(p, ((const ELEMENT*)value)->bits)) poisoned |= sees;
             }
-    }
+            if (poisoned & 1) O[j][e] = not_a_number<float>();
+            if (poisoned & 4) O[j][2 + e] = not_a_number<float>();
+        }
 }
 
 
