@@ -162,6 +162,8 @@ __device__ Row row_of(const Params& p, long long item, long long i)
     row.high = length < 0 ? 0 : length < p.m ? length : p.m;                                     // MHA-MASK-12
     if (p.left >= 0 && position > p.left) row.low = position - p.left;                           // MHA-MASK-10
     if (p.right >= 0 && p.right < row.high - position) row.high = position + p.right + 1;        // MHA-MASK-7: right = 0
+    if (row.low > p.m) row.low = p.m;      // so that both fit an int where m does
+    if (row.high < 0) row.high = 0;
 
     row.segment = 0;
     if (p.query_segments) {

@@ -123,7 +123,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
     const long long last = first + B_R < p.n ? first + B_R - 1 : p.n - 1;
     const long long mine = first + 16 * warp + g;
     const Row rows[2] = {row_of(p, item, mine < last ? mine : last), row_of(p, item, mine + 8 < last ? mine + 8 : last)};
-
     const int from[2] = {(int)rows[0].low, (int)rows[1].low}, until[2] = {(int)rows[0].high, (int)rows[1].high};
 
     // the keys that any of them may see: the intervals of later queries begin and end no earlier
