@@ -29,7 +29,7 @@ constexpr int WARPS = B_R / 16, THREADS = 32 * WARPS;
 constexpr int CHUNK = 8;                                              // elements in 16 bytes
 constexpr int K_ROW = D_K + CHUNK, V_ROW = D_V + CHUNK;               // of shared memory: eight rows begin in eight different banks
 constexpr int K_TILE = B_C * K_ROW, V_TILE = B_C * V_ROW;
-constexpr int AT_ONCE = B_C == 64 ? 4 : 1;                            // how far loops are unrolled: wide tiles need the registers
+constexpr int AT_ONCE = B_C == 64 ? 4 : 1;                            // how far Q K^T is unrolled: wide tiles need the registers
 constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
 
 struct alignas(16) Chunk { unsigned words[4]; };
@@ -44,7 +44,7 @@ template <int ROWS, int D>
 __device__ void fetch(ELEMENT* tile, const char* x, long long row_step, long long channel_step, bool whole_rows,
                       long long first, long long end, int width)
 {
-#pragma unroll AT_ONCE
+#pragma unroll 1    // the addresses of several chunks at once would cost the registers that O needs
     for (int k = threadIdx.x; k < ROWS * D / CHUNK; k += THREADS) {
         const int r = k / (D / CHUNK), c = k % (D / CHUNK) * CHUNK;
         const int channels = first + r < end && c < width ? width - c : 0;
@@ -64,7 +64,7 @@ __device__ void fetch(ELEMENT* tile, const char* x, long long row_step, long lon
 template <int ROWS, int D> __device__ bool clean(const Params& p, ELEMENT* tile)
 {
     bool found = false;
-#pragma unroll AT_ONCE
+#pragma unroll 1
     for (int k = threadIdx.x; k < ROWS * D / CHUNK; k += THREADS) {
         Chunk* const at = (Chunk*)(tile + k / (D / CHUNK) * (D + CHUNK) + k % (D / CHUNK) * CHUNK);
         Chunk chunk = *at;
