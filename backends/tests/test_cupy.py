@@ -1,143 +1,28 @@
-"""The CuPy backend where there is no GPU: its host code on fakes, its kernels twice.
+"""The CuPy backend where there is no GPU: host code and kernels on an emulated CuPy.
 
-``model`` is NumPy and ``compiled`` the CUDA source itself, built by a C++ compiler with ``cuda_on_cpu.h``; both are
-launched with the structures that a GPU would be given. cuBLAS is a model of its documented argument list.
-Nothing here shows that the backend runs on a GPU.
+The kernels are the CUDA source itself, compiled for this CPU and launched with what a GPU would be given (conformance/emulator).
+cuBLAS is a model of its documented argument list. Nothing here shows that the backend runs on a GPU.
 """
 
 import importlib
-import itertools
-import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
-from fakes_cupy import DATA_TYPES, FakeArray, FakeCublas, compiled_kernels, fake_cupy, numpy_kernels
+from cupy_machine import BFLOAT16, TYPES, Machine, draw, fake, formula, operands, wide
+from emulator.arrays import DEVICE
+from emulator.arrays import Array as FakeArray
+from fakes_cupy import DATA_TYPES
 
 from mha_core import BackendUnavailable, Projections, bind
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parent / "mha_backends" / "cupy" / "kernels"
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-TYPES = {"float64": np.dtype("float64"), "float32": np.dtype("float32"), "float16": np.dtype("float16"), "bfloat16": BFLOAT16}
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-
-# ---- the machine ----
-
-
-@pytest.fixture(scope="module")
-def backend_package():
-    """``mha_backends.cupy`` imported on a fake CuPy; what was imported before is put back afterwards."""
-    ours = [name for name in sys.modules if name == "cupy" or name.startswith("mha_backends.cupy")]
-    saved = {name: sys.modules.pop(name) for name in ours}
-    sys.modules["cupy"] = fake_cupy()
-    yield importlib.import_module("mha_backends.cupy")
-    for name in [name for name in sys.modules if name == "cupy" or name.startswith("mha_backends.cupy")]:
-        del sys.modules[name]
-    sys.modules.update(saved)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    """The kernels' source compiled for this CPU."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++: the kernel source is not compiled and run here; the NumPy model of it is")
-    import ctypes
-
-    built = tmp_path_factory.mktemp("kernels") / "softmax.so"
-    command = [compiler, "-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", f"-I{HERE}", f"-I{KERNELS}"]
-    subprocess.run([*command, str(HERE / "cuda_on_cpu.cpp"), "-o", str(built)], check=True)
-    return ctypes.CDLL(str(built))
-
-
-@pytest.fixture(params=["model", "compiled"])
-def launch(request):
-    return numpy_kernels if request.param == "model" else compiled_kernels(request.getfixturevalue("library"))
-
-
-@pytest.fixture
-def machine(backend_package, launch):
-    """A function that builds the backend on the fakes; ``machine.cublas`` and ``machine.cupy`` tell what was asked of them."""
-    return Machine(launch)
-
-
-class Machine:
-    def __init__(self, launch, has_device=True):
-        self.cupy, self.cublas, self.launches = fake_cupy(has_device), FakeCublas(), []
-
-        def launch_and_note(kernel, blocks, threads, params):
-            self.launches.append((kernel, blocks, threads))
-            launch(kernel, blocks, threads, params)
-
-        devices = importlib.import_module("mha_backends.cupy.devices")
-        self.cuda = devices.Cuda(self.cupy, lambda: (self.cublas, 7), launch_and_note)
-
-    def api(self, tf32=False):
-        return bind(importlib.import_module("mha_backends.cupy.backend").build(self.cuda, tf32))
-
-
-# ---- the truth: the formula, element by element, in float64 ----
-
-
-def wide(x):
-    return None if x is None else np.array(x).astype("float64")
-
-
-def formula(q, k, v, *, mask=None, bias=None, is_causal=False, query_offset=0, window=None, key_lengths=None,
-            query_segments=None, key_segments=None, scale=None, softcap=None, sink_logits=None):  # fmt: skip
-    """output, weights, lse by loops; ``np.broadcast_to`` is all it shares with the backend."""
-    *batch, h, n, d_k = q.shape
-    h_kv, m, d_v = v.shape[-3:]
-    scores_shape = (*batch, h, n, m)
-    q, k, v, bias, sink_logits = (wide(x) for x in (q, k, v, bias, sink_logits))
-    mask = None if mask is None else np.broadcast_to(mask, scores_shape)
-    bias = None if bias is None else np.broadcast_to(bias, scores_shape)
-    scale = scale if scale is not None else 1 / math.sqrt(d_k) if d_k else 1.0
-    left, right = window or (None, None)
-    output, weights, lse = np.zeros((*batch, h, n, d_v)), np.zeros(scores_shape), np.full((*batch, h, n), -np.inf)
-
-    def of(option, b):
-        return option if option is None or isinstance(option, int) else int(np.array(option)[b])
-
-    for *b, head, i in itertools.product(*map(range, (*batch, h, n))):
-        b = tuple(b)
-        kv = head // (h // h_kv)
-        position = (of(query_offset, b) or 0) + i
-        seen, scores = [], []
-        for j in range(m):
-            hidden = (
-                (mask is not None and not mask[(*b, head, i, j)])
-                or (bias is not None and bias[(*b, head, i, j)] == -np.inf)
-                or (is_causal and j > position)
-                or (left is not None and j - position < -left)
-                or (right is not None and j - position > right)
-                or (key_lengths is not None and j >= of(key_lengths, b))
-                or (query_segments is not None and int(query_segments[(*b, i)]) != int(key_segments[(*b, j)]))
-            )
-            if not hidden:
-                s = scale * float(np.sum(q[(*b, head, i)] * k[(*b, kv, j)]))
-                s = softcap * math.tanh(s / softcap) if softcap else s
-                seen.append(j)
-                scores.append(s + (bias[(*b, head, i, j)] if bias is not None else 0.0))
-        sink = -np.inf if sink_logits is None else sink_logits[head]
-        if not seen:
-            lse[(*b, head, i)] = sink
-            continue
-        top = max(*scores, sink) if not np.isnan([*scores, sink]).any() else np.nan
-        e = np.exp(np.array(scores) - top)
-        total = e.sum() + np.exp(sink - top)
-        lse[(*b, head, i)] = top + math.log(total)
-        weights[(*b, head, i, seen)] = e / total
-        output[(*b, head, i)] = (e / total) @ v[(*b, kv, seen)]
-    return output, weights, lse
 
 
 def close(got, want, kind, size=1.0):
@@ -150,11 +35,6 @@ def close(got, want, kind, size=1.0):
     np.testing.assert_array_equal(got[~finite], want[~finite])
     off = np.abs(got[finite] - want[finite]).max(initial=0.0)
     assert off <= roundings * UNIT[kind] * max(size, 1.0)
-
-
-def fake(x, dtype=None):
-    """As an array of the fake CuPy: a view, so that strides stay as the test made them."""
-    return (x if dtype is None else x.astype(dtype)).view(FakeArray)
 
 
 def check(machine, kind, q, k, v, largest_score=1.0, **options):
@@ -175,15 +55,6 @@ def check(machine, kind, q, k, v, largest_score=1.0, **options):
     close(got.weights, weights, kind, largest_score)
     close(got.lse, lse, "float64" if kind == "float64" else "float32", float(np.abs(lse[np.isfinite(lse)]).max(initial=0.0)))
     return got
-
-
-def operands(rng, batch=(2,), h=4, h_kv=2, n=5, m=7, d_k=4, d_v=3):
-    return tuple(rng.standard_normal((*batch, *s)) for s in ((h, n, d_k), (h_kv, m, d_k), (h_kv, m, d_v)))
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(20260725)
 
 
 # ---- numbers ----
@@ -235,63 +106,11 @@ def test_option(machine, rng, options, kind):
     check(machine, kind, *operands(rng), **options)
 
 
-def draw(rng):
-    """A random call of the specification: sizes, layouts, options."""
-    batch = tuple(rng.integers(1, 3, rng.integers(0, 3)))
-    h_kv, group, n, m = rng.integers(1, 3), rng.integers(1, 3), rng.integers(1, 6), rng.integers(1, 40)
-    h, scores = h_kv * group, (*batch, h_kv * group, n, m)
-
-    def maybe(make, p=0.3):
-        return make() if rng.random() < p else None
-
-    def some_axes(make):
-        shape = [size if rng.random() < 0.6 else 1 for size in scores]
-        return make(tuple(shape) if rng.random() < 0.7 else (n, m))
-
-    options = {
-        "mask": maybe(lambda: some_axes(lambda shape: rng.random(shape) < 0.7)),
-        "bias": maybe(lambda: some_axes(lambda shape: np.where(rng.random(shape) < 0.1, -np.inf, rng.standard_normal(shape)))),
-        "key_lengths": maybe(lambda: rng.integers(-1, m + 2, batch)),
-        "softcap": maybe(lambda: float(rng.uniform(0.5, 3))),
-        "scale": maybe(lambda: float(rng.normal())),
-        "sink_logits": maybe(lambda: rng.standard_normal(h)),
-        "window": maybe(lambda: (int(rng.integers(0, 4)), maybe(lambda: int(rng.integers(0, 4)), 0.7))),
-        "is_causal": maybe(lambda: True),
-    }
-    if rng.random() < 0.3:
-        options["query_segments"], options["key_segments"] = (rng.integers(0, 2, (*batch, size)) for size in (n, m))
-    options = {name: x for name, x in options.items() if x is not None}
-    if "is_causal" in options or "window" in options:
-        options["query_offset"] = rng.integers(-2, m, batch) if rng.random() < 0.5 else int(rng.integers(-2, m))
-    shapes = (h, n), (h_kv, m), (h_kv, m)
-    widths = rng.integers(1, 9), rng.integers(1, 9)
-    made = [rng.standard_normal((*batch, *shape, widths[i > 1])) for i, shape in enumerate(shapes)]
-    return [relaid(rng, x) for x in made], options
-
-
-def relaid(rng, x):
-    """The same values with other strides."""
-    how = rng.integers(7)
-    if how == 1:  # heads inside the tokens: (*batch, n, h, d)
-        return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
-    if how == 2:  # columns contiguous
-        return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-    if how == 3:  # a slice of something wider
-        return np.concatenate([x, x], -1)[..., : x.shape[-1]]
-    if how == 4:  # backwards
-        return np.ascontiguousarray(x[..., ::-1, ::-1])[..., ::-1, ::-1]
-    if how == 6:  # heads backwards
-        return np.ascontiguousarray(x[..., ::-1, :, :])[..., ::-1, :, :]
-    if how == 5:  # one token for all
-        return np.broadcast_to(x[..., :1, :], x.shape)
-    return x
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_random_call(machine, monkeypatch, seed):
     rng = np.random.default_rng(seed)
     if seed % 2:  # chunks of a query or two
-        monkeypatch.setattr(sys.modules["mha_backends.cupy.forward"], "CHUNK", 100)
+        monkeypatch.setattr(sys.modules["mha_backends.cupy.unfused"], "CHUNK", 100)
     (q, k, v), options = draw(rng)
     check(machine, "float64", q, k, v, **options)
 
@@ -466,10 +285,10 @@ def test_hidden_values_give_no_sign_to_zero(machine):
 # ---- the arithmetic of the half types ----
 
 
-def test_half_types_are_converted_exactly(backend_package, library):
+def test_half_types_are_converted_exactly(machine):
     """Every bit pattern in, and rounding to nearest even out, against NumPy and ml_dtypes."""
-    softmax = importlib.import_module("mha_backends.cupy.softmax")
-    launch = compiled_kernels(library)
+    params_of = importlib.import_module("mha_backends.cupy.params")
+    programs = importlib.import_module("mha_backends.cupy.programs")
     patterns = np.arange(2**16, dtype="uint16")
     rng = np.random.default_rng(1)
     some = rng.integers(0, 2**32, 2**16, dtype="uint32").view("float32")
@@ -483,11 +302,11 @@ def test_half_types_are_converted_exactly(backend_package, library):
             acc, bias = acc.astype("float32"), bias.astype(kind)
             out = np.empty(2**16, kind)
             fields = {"acc": acc, "bias": bias, "output": out}
-            params = softmax.pack(
-                softmax.LINEAR, **{name: x.ctypes.data for name, x in fields.items()},
+            params = params_of.pack(
+                params_of.LINEAR, **{name: x.ctypes.data for name, x in fields.items()},
                 bias_j=2, element=code, size=2**16, columns=2**16,
             )  # fmt: skip
-            launch("finish_linear_float", 2**16 // 256, 256, params)
+            programs.launch(machine.cuda, programs.UNFUSED, "finish_linear_float", 2**16 // 256, 256, params)
             with np.errstate(all="ignore"):
                 want = (acc + bias.astype("float32")).astype(kind)
             numbers_only = ~np.isnan(want.astype("float32"))
@@ -521,7 +340,13 @@ def test_multi_head_attention(machine, rng):
     close(got, np.einsum("bhnd,hdo->bno", formula(q, k, v, is_causal=True)[0], w_o), "float64", 64)
 
 
-def test_products_use_the_arrays_in_place(machine, rng):
+@pytest.fixture
+def no_tensor_cores(monkeypatch):
+    """A device for which ``choose`` takes the unfused layer, whatever the dtype."""
+    monkeypatch.setattr(DEVICE, "compute_capability", "75")
+
+
+def test_products_use_the_arrays_in_place(machine, rng, no_tensor_cores):
     """No copy of query, key or value: heads and batch items are one call where strides allow, grouped heads stride 0."""
     b, h, h_kv, n, m, d = 3, 4, 2, 5, 7, 4
     plain = [fake(x, "float16") for x in (rng.random((b, h, n, d)), rng.random((b, h_kv, m, d)), rng.random((b, h_kv, m, d)))]
@@ -538,7 +363,7 @@ def test_products_use_the_arrays_in_place(machine, rng):
 
 
 def test_memory_is_linear_in_n_and_m(machine, rng, monkeypatch):
-    monkeypatch.setattr(sys.modules["mha_backends.cupy.forward"], "CHUNK", 64)
+    monkeypatch.setattr(sys.modules["mha_backends.cupy.unfused"], "CHUNK", 64)
     for n, m in ((20, 30), (40, 30), (20, 60)):
         machine.cupy.allocated.clear()
         q, k, v = (fake(x, "float32") for x in operands(rng, batch=(), h=2, h_kv=2, n=n, m=m))
@@ -547,7 +372,7 @@ def test_memory_is_linear_in_n_and_m(machine, rng, monkeypatch):
         assert sum(machine.cupy.allocated) <= 2 * n * 3 * 4 + 2 * m * 3 * 4 + rows * per_row
 
 
-def test_tf32_is_asked_for_and_declared(machine, rng):
+def test_tf32_is_asked_for_and_declared(machine, rng, no_tensor_cores):
     """MHA-NUM-11. 68 is float32 with float32 factors, 77 the same with TF32 factors, 70 float64."""
     arrays = operands(rng)
     for tf32, kind, compute in ((False, "float32", 68), (True, "float32", 77), (True, "float16", 68), (True, "float64", 70)):
@@ -576,9 +401,9 @@ def test_the_choice_of_kernels_sees_no_values(machine, rng):
 
 
 def test_structures_have_the_fields_that_the_host_packs(backend_package):
-    softmax = importlib.import_module("mha_backends.cupy.softmax")
-    text = re.sub(r"//.*", "", (KERNELS / "softmax.cu").read_text(encoding="utf-8"))
-    for name, layout in (("Params", softmax.PARAMS), ("Linear", softmax.LINEAR)):
+    params = importlib.import_module("mha_backends.cupy.params")
+    text = re.sub(r"//.*", "", importlib.import_module("mha_backends.cupy.programs").UNFUSED.source)
+    for name, layout in (("Params", params.PARAMS), ("Linear", params.LINEAR)):
         body = re.search(rf"struct {name} \{{(.*?)\}};", text, re.S).group(1)
         kinds = {"char*": "u8", "long long": "i8", "double": "f8"}
         declared = []
@@ -589,7 +414,7 @@ def test_structures_have_the_fields_that_the_host_packs(backend_package):
 
 
 def test_source_stands_alone_and_cites_clauses_that_exist(backend_package):
-    text = importlib.import_module("mha_backends.cupy.softmax").source()
+    text = "".join(file.read_text(encoding="utf-8") for file in KERNELS.glob("*.cu"))
     assert "#include" not in text
     chapters = HERE.parents[1] / "spec" / "mha_spec" / "text"
     defined = set(
@@ -598,20 +423,6 @@ def test_source_stands_alone_and_cites_clauses_that_exist(backend_package):
     cited = set(re.findall(r"MHA-[A-Z]+-\d+", text))
     assert len(cited) > 20
     assert cited <= defined
-
-
-def test_kernels_compile_for_gpus(backend_package, monkeypatch):
-    """By CuPy's own binding of NVRTC with CuPy's own flags; needs no GPU, but CuPy."""
-    monkeypatch.delitem(sys.modules, "cupy")
-    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="CuPy is not installed: not compiled for GPUs here")
-    source = importlib.import_module("mha_backends.cupy.softmax").source()
-    for arch in ("sm_80", "sm_90"):
-        program = nvrtc.createProgram(source, "softmax.cu", (), ())
-        flags = ("-std=c++17", "-ftz=true", "--ptxas-options=-v", f"-arch={arch}", "--device-as-default-execution-space")
-        nvrtc.compileProgram(program, flags)
-        log = nvrtc.getProgramLog(program)
-        assert nvrtc.getCUBIN(program)
-        assert set(re.findall(r"(\d+) bytes spill", log)) == {"0"}
 
 
 # ---- the backend as a value ----
@@ -643,7 +454,7 @@ def test_settings(backend_package):
 
 def test_without_a_device_nothing_runs(backend_package, rng):
     """NOT_RUN is said, and no other device is taken."""
-    machine = Machine(None, has_device=False)
+    machine = Machine(has_device=False)
     api = machine.api()
     assert api.backend.devices() == ()
     arrays = [fake(x) for x in operands(rng)]

@@ -1,6 +1,9 @@
-"""Attention on CuPy arrays: cuBLAS for the two products, one kernel of our own for the softmax between them.
+"""Attention on CuPy arrays, by one of two layers, which ``choose`` names and ``explain`` tells.
 
-.. warning:: Host code tested with fakes and the kernel source compiled and run on a CPU; **not yet run on a GPU**.
+``fused`` is one kernel of our own on tensor cores, for half types from compute capability 8.0 on; ``unfused`` is cuBLAS for the
+two products and our softmax between them, for everything else.
+
+.. warning:: Compiled for GPUs and run on an emulator of them; **not yet run on a GPU**.
    Bitwise non-interference (MHA-MASK-19) is what the kernels are written for and is therefore not claimed:
    a claim of class strict needs a run on a device.
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_backends.cupy.devices import Cuda, require_device
-from mha_backends.cupy.softmax import FLOATS, LINEAR, MOST_THREADS, pack, pointer
+from mha_backends.cupy.params import FLOATS, LINEAR, pack, pointer, real_of
+from mha_backends.cupy.programs import MOST_THREADS, UNFUSED, launch
 from mha_spec.call import Array, dtype_name
 
 # cuBLAS' numbers: cudaDataType_t, cublasComputeType_t, cublasOperation_t, cublasGemmAlgo_t.
@@ -43,13 +44,8 @@ def linear(cuda: Cuda, tf32: bool, x: Array, w: Array, b: Array | None) -> Array
                 element=FLOATS[dtype_name(x)], size=output.size, columns=columns,
             )  # fmt: skip
             kernel = "finish_linear_double" if real_of(x) == "float64" else "finish_linear_float"
-            cuda.launch(kernel, -(-output.size // MOST_THREADS), MOST_THREADS, params)
+            launch(cuda, UNFUSED, kernel, -(-output.size // MOST_THREADS), MOST_THREADS, params)
         return output
-
-
-def real_of(x: Array) -> str:
-    """The type of sums and scores: float64 for float64, float32 for all others (MHA-NUM-2, MHA-NUM-3)."""
-    return "float64" if dtype_name(x) == "float64" else "float32"
 
 
 def compute_type(kind: str, tf32: bool) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mha_backends.cupy.softmax import launch
 from mha_core.errors import BackendUnavailable
 from mha_spec.call import Array, dtype_name
 
@@ -18,13 +17,11 @@ INSTALL = "pip install 'mha-core[cuda12]' or 'mha-core[cuda13]'"
 class Cuda:
     """What the host code reaches of the machine. Tests put their own in its place.
 
-    ``cublas()`` gives the module with ``gemmStridedBatchedEx`` and the handle for the current device and thread;
-    ``launch(kernel, blocks, threads, params)`` enqueues a kernel of ``kernels/softmax.cu`` on the current stream.
+    ``cublas()`` gives the module with ``gemmStridedBatchedEx`` and the handle for the current device and thread.
     """
 
     cupy: Any
     cublas: Callable[[], tuple[Any, int]]
-    launch: Callable[[str, int, int, Any], None]
 
 
 def find_cuda() -> Cuda:
@@ -33,7 +30,7 @@ def find_cuda() -> Cuda:
         cupy = import_module("cupy")
     except ImportError as missing:
         raise BackendUnavailable("cupy", f"CuPy cannot be imported ({missing})", INSTALL) from missing
-    return Cuda(cupy, _cublas, launch)
+    return Cuda(cupy, _cublas)
 
 
 def _cublas() -> tuple[Any, int]:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mha_backends.cupy.softmax import reading
-from mha_spec.call import Array, AttentionResult, Call
+import numpy as np
+
+from mha_backends.cupy.params import EXPONENT, FLOATS, pointer, reading, real_of
+from mha_spec.call import Array, AttentionResult, Call, dtype_name
 
 _PER_BATCH_ITEM = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
 
@@ -18,11 +20,19 @@ class Described(NamedTuple):
     alive: tuple[Any, ...]
 
 
-def describe(call: Call, b: int) -> Described:
-    """The options of a call as fields of the kernels' parameters."""
-    m = call.sizes.m
+def describe(call: Call, b: int, result: AttentionResult) -> Described:
+    """A call of ``b`` batch items as fields of the kernels' parameters: all but where its query, key and value lie."""
+    _, h, h_kv, n, m, d_k, d_v = call.sizes
+    kind, real = dtype_name(call.query), real_of(call.query)
     left, right = (-1 if side is None else side for side in call.band or (None, None))
-    fields: dict[str, Any] = {"left": left, "right": right, "offset": 0, "length": m}
+    fields: dict[str, Any] = {
+        "element": FLOATS[kind], "exponent": EXPONENT[kind],
+        "batch": b, "heads": h, "kv_heads": h_kv, "n": n, "m": m, "d_k": d_k, "d_v": d_v,
+        "left": left, "right": right, "offset": 0, "length": m,
+        "scale": _within(call.scale, real),
+        "softcap": 0.0 if call.softcap is None else _within(call.softcap, real, positive=True),
+        "weights": pointer(result.weights), "lse": pointer(result.lse), "output": pointer(result.output),
+    }  # fmt: skip
     alive: list[Any] = []
     for name, option, number in (("offsets", call.query_offset, "offset"), ("lengths", call.key_lengths, "length")):
         if isinstance(option, int):
@@ -72,3 +82,10 @@ def score_strides(x: Array, call: Call) -> tuple[int, ...] | None:
     if any(outer != size * inner for (_, outer), (size, inner) in pairwise(walked)):
         return None
     return (walked[-1][1] if walked else 0, *strides[-3:])
+
+
+def _within(x: float, real: str, *, positive: bool = False) -> float:
+    """A Python number brought into the range of ``real``: an infinity or a cap of 0 would change what is asked."""
+    limits = np.finfo(real)
+    least = float(limits.smallest_normal) if positive else -float(limits.max)
+    return max(least, min(x, float(limits.max)))

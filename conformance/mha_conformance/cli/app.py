@@ -97,7 +97,9 @@ def conform(
     case: Annotated[list[str] | None, typer.Option("--case", metavar="ID", help="Only this case; repeatable.")] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first failure.")] = False,
     arrays: Annotated[str, typer.Option(help="For a callable: numpy, torch, jax, cupy or array_api_strict.")] = "numpy",
-    device: Annotated[str | None, typer.Option(help="For a callable: a device of that library.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="For a callable: a device of that library; for cupy in a checkout: emulator.")
+    ] = None,
     layout: Annotated[str, typer.Option(help="For a callable: bhnd or bnhd.")] = "bhnd",
     claims: Annotated[Path | None, typer.Option(help="A TOML file of what the implementation claims.")] = None,
     workers: Annotated[int, typer.Option("-n", help="Processes at once.")] = 1,

@@ -46,6 +46,9 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
     With ``rivals`` every profile of its dtype is tried, with ``explain`` a failure is compared with known faults.
     """
     profile = claims.profiles[case.dtype]
+    for reply in replies:
+        if reply.status == "not run":
+            return verdict(case, "NOT_RUN", reply.error, kernel=reply.kernel)
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":

@@ -8,7 +8,7 @@ from typing import Any, Literal
 class Reply:
     """What one request gave: arrays on the host, or an error; and the facts that are no numbers."""
 
-    status: Literal["ok", "refused", "unsupported", "inexpressible", "no room"]
+    status: Literal["ok", "refused", "unsupported", "inexpressible", "no room", "not run"]
     output: Any = None
     weights: Any = None
     lse: Any = None

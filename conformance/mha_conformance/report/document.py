@@ -90,10 +90,11 @@ def command(target: Target, case: str) -> str:
     else:
         parts = ["mha", "conform", target.name]
     parts += ["--case", f"'{case}'"]
-    if target.vectors is None and ":" in target.name:
-        parts += ["--arrays", target.arrays] if target.arrays != "numpy" else []
+    if target.vectors is None:
+        called = ":" in target.name
+        parts += ["--arrays", target.arrays] if called and target.arrays != "numpy" else []
         parts += ["--device", shlex.quote(target.device)] if target.device else []
-        parts += ["--layout", target.layout] if target.layout != "bhnd" else []
+        parts += ["--layout", target.layout] if called and target.layout != "bhnd" else []
     parts += ["--claims", shlex.quote(target.claims)] if target.claims else []
     return " ".join(parts)
 

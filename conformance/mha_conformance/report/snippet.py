@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases import Request
-from mha_conformance.run.implementation import OPERANDS, Target
+from mha_conformance.run.implementation import EMULATOR, OPERANDS, Target
 from mha_core import load
 
 MOST_NUMBERS = 256
@@ -23,11 +23,12 @@ _MAKERS: Mapping[str, tuple[str, str, str]] = {
 def snippet(target: Target, request: Request) -> str:
     """Python that makes the call and prints what comes back; empty where it would be long, or no call of attention."""
     arrays = {**dict(zip(OPERANDS, request.operands, strict=False)), **request.arrays}
-    library = target.arrays if ":" in target.name else load(target.name).backend.claims.arrays or "numpy"
+    library = _library(target)
     if request.target != "attention" or sum(x.size for x in arrays.values()) > MOST_NUMBERS or library not in _MAKERS:
         return ""
     module, maker, prefix = _MAKERS[library]
-    lines = [module, *_imports(target), ""]
+    emulated = ["import emulator", "", "emulator.install()"] if target.device == EMULATOR else []
+    lines = [*emulated, module, *_imports(target), ""]
     if library == "numpy" and "bfloat16" in (request.dtype, *request.dtypes.values()):
         lines.insert(1, "import ml_dtypes")
     special = {"nan": f"{prefix}nan", "inf": f"{prefix}inf"}
@@ -42,6 +43,12 @@ def snippet(target: Target, request: Request) -> str:
     options = [f"{name}={name}" for name in request.arrays] + [f"{name}={value!r}" for name, value in request.options.items()]
     lines.append(f"print(attention({', '.join((*OPERANDS, *options))}))")
     return "\n".join(lines)
+
+
+def _library(target: Target) -> str:
+    if target.device == EMULATOR:
+        return "cupy"
+    return target.arrays if ":" in target.name else load(target.name).backend.claims.arrays or "numpy"
 
 
 def _imports(target: Target) -> list[str]:

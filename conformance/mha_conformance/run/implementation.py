@@ -18,6 +18,9 @@ OPTION_FEATURES = {
     "query_segments": "segments", "scale": "scale", "softcap": "softcap", "sink_logits": "sink", "return_weights": "weights",
     "return_lse": "lse",
 }  # fmt: skip
+EMULATOR = "emulator"
+"""The device on which the kernels of the backend cupy run on a CPU: conformance/emulator, in a checkout."""
+
 OPERANDS = ("query", "key", "value")
 
 
@@ -25,8 +28,9 @@ OPERANDS = ("query", "key", "value")
 class Target:
     """How to find an implementation; it travels to the process that runs it.
 
-    ``name`` is a backend's name or ``module:callable``. ``arrays``, ``device`` and ``layout`` are for callables; ``claims`` is a
-    TOML file. Where ``vectors`` names a directory, the outputs that lie there are judged, and ``name`` is what the user calls them.
+    ``name`` is a backend's name or ``module:callable``. ``arrays``, ``device`` and ``layout`` are for callables, and the device
+    ``emulator`` for the backend cupy; ``claims`` is a TOML file. Where ``vectors`` names a directory, the outputs that lie there
+    are judged, and ``name`` is what the user calls them.
     """
 
     name: str
@@ -73,7 +77,7 @@ def open_target(target: Target) -> Implementation:
     """The implementation that ``target`` names. Imports it, so this runs in the process under test only."""
     declared = read(target.claims)
     declared.apply_environment()
-    found = _callable(target) if ":" in target.name else _backend(target.name)
+    found = _callable(target) if ":" in target.name else _backend(target.name, target.device)
     to_native, from_native = declared.hook("to_native"), declared.hook("from_native")
     return replace(
         found,
@@ -86,7 +90,9 @@ def open_target(target: Target) -> Implementation:
     )
 
 
-def _backend(name: str) -> Implementation:
+def _backend(name: str, device: str | None) -> Implementation:
+    if device is not None:
+        _emulate(name, device)
     api = load(name)
     claims = api.backend.claims
     return Implementation(
@@ -96,6 +102,19 @@ def _backend(name: str) -> Implementation:
         layer_vjp=api.multi_head_attention_vjp if claims.features >= {"vjp", "layer"} else None,
         convert=converter(claims.arrays or "numpy", None), claims=claims, doors=True,
     )  # fmt: skip
+
+
+def _emulate(name: str, device: str) -> None:
+    """From now on this process finds an emulated CuPy, of which this repository has the source and the package nothing."""
+    if (name, device) != ("cupy", EMULATOR):
+        raise ValueError(
+            f"given the device {device} for the backend {name}: a backend takes those it finds, and cupy also {EMULATOR}"
+        )
+    try:
+        emulator = importlib.import_module("emulator")
+    except ImportError as missing:
+        raise ImportError(f"the emulator is no part of the package ({missing}); pip install -e . in a checkout") from missing
+    emulator.install()
 
 
 def _callable(target: Target) -> Implementation:

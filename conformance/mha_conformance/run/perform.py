@@ -17,7 +17,7 @@ from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
-from mha_core import AttentionResult, Unsupported
+from mha_core import AttentionResult, BackendUnavailable, Unsupported
 
 CONCURRENT = "MHA-EXEC-7"
 NOT_WRITABLE = "MHA-CACHE-11"
@@ -58,12 +58,15 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
     except NoRoom as error:
         return Reply("no room", error=str(error))
     witness = Witness(implementation.host, request.target, operands, options) if witnessed else None
+    kernel = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             kernel = _kernel(implementation, request, operands, options)
             _prepare(implementation, request)
             result = _call(implementation, request, operands, options)
+    except BackendUnavailable as error:
+        return Reply("not run", error=error.reason, kernel=kernel)
     except Unsupported as error:
         return Reply("unsupported", error=str(error), clause=error.clause)
     except Exception as error:  # an implementation may fail in any way; it is judged, not obeyed

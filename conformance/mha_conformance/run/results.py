@@ -7,7 +7,7 @@ from typing import Any
 from mha_conformance.cases import catalogue
 from mha_conformance.judge.verdict import FAILING, JUDGED, Verdict
 from mha_conformance.run.declaration import Declaration
-from mha_conformance.run.implementation import Target
+from mha_conformance.run.implementation import EMULATOR, Target
 from mha_conformance.run.shrunk import Shrunk
 from mha_core import Claims
 from mha_spec import SPEC_VERSION
@@ -44,6 +44,10 @@ class Report:
         return sum(v.status == "NOT_RUN" for v in self.verdicts)
 
     @property
+    def emulated(self) -> bool:
+        return self.target.device == EMULATOR
+
+    @property
     def satisfied(self) -> dict[str, str | None]:
         """For each dtype the strictest profile whose bound every judged value keeps; None where none is kept.
 
@@ -72,7 +76,7 @@ class Report:
         strict = "; class strict" if self.claims.strict else ""
         known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
         verb = "is not known to conform" if self.missing else "conforms"
-        door = ", by its output files" if self.target.vectors is not None else ""
+        door = ", by its output files" if self.target.vectors is not None else ", on an emulator" if self.emulated else ""
         return (
             f"{verb} to MHA {SPEC_VERSION}, profile {profiles}{door}, for {asked}{strict}; "
             f"determinism {self.claims.determinism}; not claimed: {left}{self._limits}"

@@ -1,8 +1,5 @@
-"""The kernels of ``kernels/softmax.cu`` as Python sees them: parameters packed, compiled once, launched."""
+"""The parameters of a launch as the kernels read them: ``struct Params`` of ``kernels/call.cu``, and ``struct Linear``."""
 
-from functools import lru_cache
-from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,23 +10,21 @@ FLOATS = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0_0000_0000_0000}
 """The exponent bits of each type: where all are set, the number is NaN or an infinity."""
 
-LEAST_THREADS, MOST_THREADS = 32, 256
-
 _POINTERS_OUT = "scores shares divisors notes weights lse acc output clean tainted"
 _READ = {
-    "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "sinks": "h", "offsets": "b", "lengths": "b",
-    "query_segments": "b i", "key_segments": "b j",
+    "queries": "b h i c", "keys": "b h j c", "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "sinks": "h",
+    "offsets": "b", "lengths": "b", "query_segments": "b i", "key_segments": "b j",
 }  # fmt: skip
 """The arrays that a kernel reads, and the axes for which it is given a stride."""
 
 _TYPES = ("bias", "sinks", "offsets", "lengths", "query_segments", "key_segments")
-_SIZES = "exponent batch heads kv_heads n m d_v first rows left right offset length"
+_SIZES = "exponent batch heads kv_heads n m d_k d_v first rows whole_rows left right offset length"
 
 _fields = [(name, "<u8") for name in _POINTERS_OUT.split()]
 for _array, _axes in _READ.items():
     _fields += [(_array, "<u8")] + [(f"{_array}_{axis}", "<i8") for axis in _axes.split()]
 _fields += [(name, "<i8") for name in ("element", *(f"{_array}_type" for _array in _TYPES), *_SIZES.split())]
-_fields += [("scale", "<f8"), ("softcap", "<f8")]
+_fields += [(name, "<f8") for name in ("scale", "softcap", "spread")]
 
 PARAMS = np.dtype(_fields)
 """``struct Params``, field by field: every one is eight bytes, so there is no padding to agree on."""
@@ -39,6 +34,11 @@ LINEAR = np.dtype(
     + [(name, "<i8") for name in ("element", "size", "columns")]
 )
 """``struct Linear``."""
+
+
+def real_of(x: Array) -> str:
+    """The type of sums and scores: float64 for float64, float32 for all others (MHA-NUM-2, MHA-NUM-3)."""
+    return "float64" if dtype_name(x) == "float64" else "float32"
 
 
 def pack(layout: np.dtype[Any], **fields: Any) -> Any:
@@ -72,30 +72,3 @@ def _type_code(array: Array) -> int:
         return FLOATS[name]
     size = int(array.dtype.itemsize)
     return -size if name.startswith("u") else size
-
-
-def threads_for(width: int) -> int:
-    """The threads of a block that works on a row of this width: a power of two, four elements a thread and more."""
-    threads = LEAST_THREADS
-    while threads < MOST_THREADS and threads * 4 < width:
-        threads *= 2
-    return threads
-
-
-def source() -> str:
-    return files(__package__).joinpath("kernels", "softmax.cu").read_text(encoding="utf-8")
-
-
-def launch(kernel: str, blocks: int, threads: int, params: Any) -> None:
-    """Enqueue a kernel on CuPy's current stream. The first launch on a device compiles; CuPy keeps the result on disk."""
-    _kernel(kernel)((blocks,), (threads,), (params,))
-
-
-@lru_cache
-def _kernel(name: str) -> Any:
-    return _module().get_function(name)
-
-
-@lru_cache
-def _module() -> Any:
-    return import_module("cupy").RawModule(code=source(), options=("-std=c++17",))

@@ -1,0 +1,91 @@
+"""Bugs to plant into the fused kernel, one at a time; by which launch each is seen, and as what.
+
+``wrong``: a result outside the bound, under every schedule. ``sometimes wrong``: under some. ``fault``: the emulator stops it.
+``thread``, ``address``: a sanitizer speaks, and names a line of fused.cu. ``banks``: matrix loads wait for one another.
+"""
+
+from typing import Literal, NamedTuple
+
+
+class Bug(NamedTuple):
+    name: str
+    launch: str
+    seen_as: Literal["wrong", "sometimes wrong", "fault", "thread", "address", "banks"]
+    old: str
+    new: str
+
+
+BARRIER = "const bool any_broken = __syncthreads_or(broken);"
+TRAILING = "        __syncthreads();    // everybody has read this half"
+AWAIT = "        await_copies<1>();"
+SHARE = """    // this thread's share of the tile has arrived
+        const bool broken = FORM != FULL && clean<B_C, D_V>(p, V_j);
+        """
+
+BUGS = (
+    # barriers
+    Bug("no barrier after the copies", "full", "wrong", BARRIER, "const bool any_broken = broken;"),
+    Bug("no barrier after the copies", "full", "thread", BARRIER, "const bool any_broken = broken;"),
+    Bug("no barrier before a half is overwritten", "full", "sometimes wrong", TRAILING, "//"),
+    Bug("no barrier before a half is overwritten", "full", "thread", TRAILING, "//"),
+    Bug("barrier before the wait", "full", "sometimes wrong", AWAIT + SHARE + BARRIER,
+        "        const bool any_broken = __syncthreads_or(false);\n        await_copies<1>();"),
+    Bug("barrier for three warps only", "full", "fault", TRAILING, "        if (warp) __syncthreads();  //"),
+    Bug("a warp returns before the barrier", "full", "fault", "    float O[D_V / 8]",
+        "    if (first + 16 * warp >= p.n) return;\n    float O[D_V / 8]"),
+    # copies
+    Bug("waits for one group too few", "full", "sometimes wrong", AWAIT, "        await_copies<2>();"),
+    Bug("groups are never closed", "full", "sometimes wrong", "        close_copies();\n", ""),
+    Bug("the next keys into the half in use", "full", "wrong", "K + (half ^ 1) * K_TILE", "K + half * K_TILE"),
+    Bug("the halves never change", "full", "wrong", "half ^= 1)", "half ^= 0)"),
+    Bug("values of the tile before", "full", "wrong", "V_j = V + half", "V_j = V + (half ^ 1)"),
+    # fragments
+    Bug("Q loaded as K is", "full", "wrong", "Q + (16 * warp + lane % 16) * K_ROW + c + lane / 16 * 8",
+        "Q + (16 * warp + lane / 16 * 8 + lane % 8) * K_ROW + c + lane / 8 % 2 * 8"),
+    Bug("K loaded as Q is", "full", "wrong", "K_j + (8 * j + lane / 16 * 8 + lane % 8) * K_ROW + c + lane / 8 % 2 * 8",
+        "K_j + (8 * j + lane % 16) * K_ROW + c + lane / 16 * 8"),
+    Bug("V not transposed", "full", "wrong", "load_transposed(v,", "load_matrices(v,"),
+    Bug("two quarters of P exchanged", "full", "wrong", "pair_of(ELEMENT(), S[j][2], S[j][3]),\n",
+        "pair_of(ELEMENT(), S[j + 1][2], S[j + 1][3]),\n"),
+    Bug("one half of a fragment twice", "full", "wrong", "O[c + 1], P, v[2], v[3]", "O[c + 1], P, v[0], v[1]"),
+    Bug("rows of shared memory not in steps of 16 bytes", "full", "fault", "K_ROW = D_K + CHUNK", "K_ROW = D_K + 4"),
+    Bug("rows of shared memory begin in one bank", "full", "banks", "K_ROW = D_K + CHUNK, V_ROW = D_V + CHUNK",
+        "K_ROW = D_K + CHUNK, V_ROW = D_V"),
+    # tails and guards
+    Bug("channels beyond the last are not 0", "full", "wrong", "&& c < width ? width - c : 0", "? CHUNK : 0"),
+    Bug("keys beyond the last are read", "full", "address", "first + r < end && c < width", "c < width"),
+    Bug("keys beyond the last are read one by one", "position", "address", "first + r < end && c < width", "c < width"),
+    Bug("rows beyond the last are stored", "full", "address", "if (i >= p.n) continue;", ""),
+    Bug("keys beyond the last take weight", "full", "wrong", "at < until[e / 2]", "at < until[e / 2] + B_C"),
+    Bug("channels beyond the last are stored", "full", "wrong", "if (c < p.d_v) *(unsigned*)", "if (c <= p.d_v) *(unsigned*)"),
+    # the walk over keys, and which of them are visible
+    Bug("keys end where the first query's do", "position", "wrong", "row_of(p, item, last).high", "row_of(p, item, first).high"),
+    Bug("keys begin where the last query's do", "position", "wrong", "row_of(p, item, first).low", "row_of(p, item, last).low"),
+    Bug("the left side of a window ignored", "position", "wrong", "from[e / 2] <= at && ", "from[e / 2] <= at + B_C && "),
+    Bug("a row has the interval of the other", "position", "wrong", "from[2] = {(int)rows[0].low, (int)rows[1].low}",
+        "from[2] = {(int)rows[1].low, (int)rows[0].low}"),
+    Bug("mask, bias and segments hide nothing", "pair", "wrong", "FORM != BY_PAIR || shown", "true || shown"),
+    # softmax
+    Bug("O is not rescaled", "full", "wrong", "O[j][e] *= shrink;", ";"),
+    Bug("l is not rescaled", "full", "wrong", "l[r] *= shrink;", ";"),
+    Bug("the maximum of half a row", "full", "wrong", "difference < 4;", "difference < 2;"),
+    Bug("the sum of half a row", "full", "wrong", "l[r] += exchanged(l[r], 2);", ""),
+    Bug("-inf minus -inf", "position", "wrong", "shift = top == hidden ? 0 : top;\n            const float shrink",
+        "shift = top;\n            const float shrink"),
+    Bug("hidden is a large negative number", "pair", "wrong", "hidden = minus_infinity<float>()", "hidden = -30000.0f"),
+    Bug("the sink takes no weight", "full", "wrong", "if (sink != hidden) total +=", "if (false) total +="),
+    Bug("the sink is not the top", "loud sink", "wrong", "top = sink > m[r] ? sink : m[r]", "top = m[r]"),
+    Bug("lse forgets the spread", "bfloat16", "wrong", " + (float)p.spread * LN_2", ""),
+    Bug("lanes are at different collectives", "full", "fault", "other = exchanged(top, difference)",
+        "other = g % 2 ? exchanged(top, difference) : top"),
+    # heads and strides
+    Bug("kv heads repeat instead of lasting", "full", "wrong", "row.h / (p.heads / p.kv_heads)", "row.h % p.kv_heads"),
+    Bug("values walk with the stride of keys", "full", "wrong", "kv * p.values_h", "kv * p.keys_h"),
+    Bug("offsets of 32 bits", "far", "wrong", "x + (first + r) * row_step", "x + (int)((first + r) * row_step)"),
+    # hidden NaN
+    Bug("hidden NaN reaches the product", "pair", "wrong", "clean<B_C, D_V>(p, V_j)", "false"),
+    Bug("visible NaN is lost", "pair", "wrong", "if (any_broken) spread_nan", "if (any_broken && p.m < 0) spread_nan"),
+    Bug("NaN to the wrong row", "pair", "wrong", "if (poisoned & 1) O[j][e]", "if (poisoned & 4) O[j][e]"),
+    Bug("NaN to every row of a tile", "pair", "wrong", "poisoned |= sees;", "poisoned |= 5;"),
+    Bug("NaN by what another lane sees", "pair", "wrong", "lane - t + k % 8 / 2", "lane"),
+)  # fmt: skip

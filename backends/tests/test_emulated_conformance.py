@@ -1,0 +1,134 @@
+"""The suite on the emulated CuPy backend: the half-type cases that go to the fused kernel, faults of the kernel blamed on their clauses."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cupy_machine import TYPES, Machine, fake
+
+from mha_conformance.cases import catalogue
+from mha_conformance.judge.blame import blamed
+from mha_conformance.judge.judge import judge
+from mha_conformance.run.implementation import Implementation
+from mha_conformance.run.perform import perform
+from mha_spec.clauses import load
+
+LEVEL = "core"
+HALVES = ("float16", "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def verdicts(backend_package):
+    """A function from an edit of the source, and dtypes and kernels, to the verdicts of the cases that reach these kernels."""
+
+    def all_of(old="", new="", kinds=("float16",), kernels="fused: float16, d_k 16", cases=catalogue):
+        machine = Machine(edit=lambda source: edited(source, old, new))
+        api = machine.api()
+        claims = api.backend.claims
+        implementation = Implementation(
+            name="cupy",
+            attention=api.attention,
+            claims=claims,
+            convert=lambda x, name: fake(x),
+            explain=api.explain,
+            doors=True,
+        )
+        found = []
+        for case in cases():
+            requests = case.make()
+            if (
+                case.dtype not in kinds
+                or not case.wanted_at(LEVEL)
+                or {request.target for request in requests} != {"attention"}
+            ):
+                continue
+            replies = perform(implementation, case.clause, requests)
+            if all(reply.kernel.startswith(kernels) for reply in replies):
+                found.append(judge(case, replies, claims))
+        return found
+
+    return all_of
+
+
+def edited(source, old, new):
+    """The source with a fault in it; one text, so that a change of the kernel cannot make the fault disappear unseen."""
+    assert not old or "fused_forward" not in source or source.count(old) == 1
+    return source.replace(old, new) if old else source
+
+
+def test_every_case_that_reaches_the_fused_kernel_passes(verdicts):
+    found = verdicts(kinds=HALVES, kernels="fused")
+    assert len(found) >= 50
+    assert {v.case: v.reason for v in found if v.status != "PASS"} == {}
+    assert all(("P16" if v.dtype == "float16" else "PB16") in v.profiles for v in found if v.group == "numerics")
+
+
+def in_half(kind):
+    """The attention cases of float32 with every number rounded to a half type, and without the weights, which the kernel has not."""
+
+    def rounded(x):
+        with np.errstate(all="ignore"):
+            return x.astype(TYPES[kind]).astype(x.dtype) if x.dtype.kind == "f" else x
+
+    def asked(request):
+        arrays = {name: x if name in request.dtypes else rounded(x) for name, x in request.arrays.items()}
+        options = {name: value for name, value in request.options.items() if name != "return_weights"}
+        return replace(request, dtype=kind, operands=tuple(map(rounded, request.operands)), arrays=arrays, options=options)
+
+    for case in catalogue():
+        if case.dtype == "float32":
+            requests = tuple(map(asked, case.make()))
+            yield replace(case, dtype=kind, make=lambda requests=requests: requests, lasting=False)
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_the_cases_of_single_precision_hold_in_half_types_too(verdicts, kind):
+    """Most cases of meaning are posed in float32: they say as much of a half type. Hidden bits (MHA-MASK-19) are among them."""
+    found = verdicts(kinds=(kind,), kernels="fused", cases=lambda: in_half(kind))
+    assert len(found) > 600
+    assert {v.case: v.reason for v in found if v.status != "PASS"} == {}
+    assert sum(v.group == "strict" for v in found) >= 50
+
+
+FAULTS = {
+    "MHA-MASK-2": ("!p.mask[", "p.mask["),
+    "MHA-MASK-8": ("position = offset + i;", "position = offset - i;"),
+    "MHA-MASK-10": ("row.high = position + p.right + 1;", "row.high = position + p.right + (p.right ? 2 : 1);"),
+    "MHA-MASK-12": ("length < p.m ? length :", "length + 1 < p.m ? length + 1 :"),
+    "MHA-MASK-13": ("p.key_segments_type) != row.segment", "p.key_segments_type) < row.segment"),
+    "MHA-ATTN-3": ("bounded((real)p.scale *", "bounded((real)fabs(p.scale) *"),
+    "MHA-ATTN-6": ("O[c], P, v[0], v[1]", "O[c], P, v[1], v[0]"),
+    "MHA-ATTN-10": ("s = cap * tanh(s / cap);", "s = tanh(s / cap);"),
+    "MHA-ATTN-11": ("s += bias_of", "s -= bias_of"),
+    "MHA-ATTN-12": ("if (sink != hidden) total +=", "if (sink == hidden) total +="),
+    "MHA-HEAD-2": ("row.h / (p.heads / p.kv_heads)", "row.h % p.kv_heads"),
+    "MHA-AUX-5": ("(logf(total)", "(log2f(total)"),
+}
+
+
+@pytest.mark.parametrize(("clause", "fault"), FAULTS.items(), ids=FAULTS.keys())
+def test_a_fault_of_the_kernel_is_blamed_on_its_clause(verdicts, clause, fault):
+    assert [v.clause for v in blamed(verdicts(*fault), load())][:1] == [clause]
+
+
+def mha(*arguments):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200", "NO_COLOR": "1"}
+    command = [sys.executable, "-c", "import sys; from mha_conformance.cli.entry import main; sys.exit(main())", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_the_command_counts_what_is_not_run():
+    done = mha("conform", "cupy", "--device", "emulator", "--clause", "MHA-MASK-8", "--case", "MHA-MASK-8/causal in this dtype/float16",
+               "--case", "MHA-MASK-8/causal in this dtype/float64")  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "not judged: 1 cases, CuPy is there and cuBLAS is not (cuBLAS is not emulated)" in done.stdout
+    assert "on an emulator" in done.stdout and "not run: 1 claimed cases" in done.stdout
+
+
+def test_the_emulator_is_a_device_of_cupy_alone():
+    done = mha("conform", "numpy", "--device", "emulator", "--case", "MHA-MASK-8/causal in this dtype/float16")
+    assert done.returncode == 2
+    assert "a backend takes those it finds" in done.stdout + done.stderr
