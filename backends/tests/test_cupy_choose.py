@@ -44,7 +44,7 @@ def choosing(backend_package):
         ({"m": 2**31}, "the kernel counts keys in an int"),
         ({"batch": (2**20,), "n": 2**20}, "a grid has at most 2^31 - 1 blocks"),
     ],
-    ids=str,
+    ids=lambda x: str({name: sorted(v) if isinstance(v, set) else v for name, v in x.items()}) if isinstance(x, dict) else x,
 )
 def test_table(choosing, given, want):
     given = dict(given)
