@@ -13,7 +13,7 @@ from mha_conformance.cases import catalogue
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge
 from mha_conformance.run.implementation import Implementation
-from mha_conformance.run.perform import perform
+from mha_conformance.run.perform import Asked, perform
 from mha_spec.clauses import load
 
 LEVEL = "core"
@@ -45,7 +45,7 @@ def verdicts(backend_package):
                 or {request.target for request in requests} != {"attention"}
             ):
                 continue
-            replies = perform(implementation, case.clause, requests)
+            replies = perform(implementation, Asked.by(case))
             if all(reply.kernel.startswith(kernels) for reply in replies):
                 found.append(judge(case, replies, claims))
         return found
@@ -63,7 +63,9 @@ def test_every_case_that_reaches_the_fused_kernel_passes(verdicts):
     found = verdicts(kinds=HALVES, kernels="fused")
     assert len(found) >= 50
     assert {v.case: v.reason for v in found if v.status != "PASS"} == {}
-    assert all(("P16" if v.dtype == "float16" else "PB16") in v.profiles for v in found if v.group == "numerics")
+    measured = [v for v in found if v.group == "numerics" and v.clause != "MHA-NUM-20"]  # which decides in grade RN alone
+    assert measured
+    assert all(("P16" if v.dtype == "float16" else "PB16") in v.profiles for v in measured)
 
 
 def in_half(kind):
@@ -79,7 +81,8 @@ def in_half(kind):
         return replace(request, dtype=kind, operands=tuple(map(rounded, request.operands)), arrays=arrays, options=options)
 
     for case in catalogue():
-        if case.dtype == "float32":
+        about_weights = case.rule == "refused" and any("return_weights" in request.options for request in case.make())
+        if case.dtype == "float32" and not about_weights:
             requests = tuple(map(asked, case.make()))
             yield replace(case, dtype=kind, make=lambda requests=requests: requests, lasting=False)
 

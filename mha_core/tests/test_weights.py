@@ -167,7 +167,7 @@ def test_a_layer_that_a_format_cannot_hold_is_refused(name, change):
     FORMATS["projections"].write(p)
 
 
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("name", sorted(TOGETHER))
 def test_biases_that_a_format_keeps_together_are_not_made_up(name):
     for some in (("b_q",), ("b_q", "b_v"), TOGETHER[name][1:]):
         with pytest.raises(Violation, match=r"MHA-PROJ-19.*zeros"):
