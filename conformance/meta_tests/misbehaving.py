@@ -132,5 +132,6 @@ def spoils_the_suite(query, key, value):
     """No implementation does this; it stands for a defect of the suite."""
     from mha_conformance.run import perform
 
-    perform.global_state = None
+    perform._reply = None
+    perform.Reply = None
     return honest(query, key, value)

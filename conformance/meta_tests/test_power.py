@@ -26,12 +26,16 @@ NOTHING_TO_TELL: dict[str, str] = {
 """Clauses of which some cases have a truth of zeros (or of nothing) in every output, and why that is right."""
 
 
+ZERO = ("b_k gradient",)
+"""Arrays whose truth is zero but for roundings: a bias of the keys adds one number to all scores of a row (MHA-AUX-13)."""
+
+
 def zeros_pass(truth, profile):
     """The names of arrays whose truth is not zero and for which zeros would be accepted."""
     found = []
     for name, expected in truth.expected.items():
         kind = PROFILES[profile].lse if name == "lse" else PROFILES[profile].output
-        if not np.size(expected) or not np.nan_to_num(expected).any():
+        if not np.size(expected) or not np.nan_to_num(expected).any() or name in ZERO:
             continue
         ratios = error_ratio(np.zeros_like(expected), expected, truth.bounds[name], TYPES[kind].largest)
         if (ratios <= 1).all():

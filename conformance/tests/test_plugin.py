@@ -14,7 +14,7 @@ from mha_conformance.suite.__main__ import HERE, arguments
 
 TESTS = Path(__file__).parent
 HERMETIC = ("-m", "mha_conformance.suite")
-PLAIN = ("-m", "pytest", "--pyargs", "mha_conformance.suite", "-p", "mha_conformance.plugin")
+PLAIN = ("-m", "pytest", "--pyargs", "mha_conformance.suite", "-p", "mha_conformance.plugin", "-n0")
 
 
 def run(start, *given, cwd=TESTS, **environment):

@@ -81,6 +81,8 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
     no matter of history, and other cases tell whose it is; then this one only looks whether equal requests are answered alike.
     """
     requests, known = case.make(), truths(case, profile)
+    if wrong := next(filter(None, map(malformed, replies, known)), None):
+        return wrong
     found = [_compare(reply, truth, profile) for reply, truth in zip(replies, known, strict=True)]
     first_of_shape: dict[Any, int] = {}
     first_of_kind: dict[Any, int] = {}

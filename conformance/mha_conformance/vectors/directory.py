@@ -78,7 +78,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
 
 def _id(entry: Any) -> str:
     """The id of an entry; of something else, what it looks like."""
-    return str(entry.get("id") if isinstance(entry, dict) else entry)[:80]
+    return str(entry.get("id") if isinstance(entry, dict) else entry)[:400]
 
 
 def _same(told: Any, entry: dict[str, Any]) -> bool:
