@@ -28,6 +28,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "name": report.target.name,
         "verdict": report.sentence,
         "conforms": report.conforms,
+        "holds": report.holds,
+        "only": report.only,
         "blame": [
             {
                 "clause": v.clause,
