@@ -63,9 +63,8 @@ def _print(report: Report) -> None:
         others = Counter(v.clause for v in failing)
         say(f"\n{len(failing)} cases fail in all: {', '.join(f'{clause} {count}' for clause, count in sorted(others.items()))}")
     _counts(report)
-    for dtype, profile in report.satisfied.items():
-        claimed = report.claims.profiles[dtype]
-        say(f"{dtype}: claimed {claimed}, strictest profile kept: {profile or 'none'}")
+    for line in report.arithmetic:
+        say(line)
     say(f"\n{report.target.name} {report.sentence}", "bold green" if report.holds else "bold red")
 
 

@@ -50,6 +50,7 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,
+        "grades": report.grades,
         "provenance": report.provenance,
         "cases": [_case(v) for v in report.verdicts],
     }

@@ -11,6 +11,7 @@ from mha_conformance.run.implementation import EMULATOR, Target
 from mha_conformance.run.shrunk import Shrunk
 from mha_core import Claims
 from mha_spec import SPEC_VERSION
+from mha_spec.profiles import Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,28 @@ class Report:
             common = [p for p in (mine[0].profiles if mine else ()) if all(p in v.profiles for v in mine)]
             kept[dtype] = common[0] if common else None
         return kept
+
+    @property
+    def grades(self) -> dict[str, Grade | None]:
+        """For each dtype the strictest grade that is kept in its ``satisfied`` profile: RN, if every designated set says so.
+
+        None where no profile is kept, or no designated set was judged.
+        """
+        kept: dict[str, Grade | None] = {}
+        for dtype, profile in self.satisfied.items():
+            told = [v.nearest for v in self.verdicts if v.dtype == dtype and v.nearest is not None]
+            kept[dtype] = None if profile is None or not told else "RN" if all(profile in near for near in told) else "ANY"
+        return kept
+
+    @property
+    def arithmetic(self) -> list[str]:
+        """A line for each dtype: what is claimed of its roundings, and the strictest profile and grade that are kept."""
+        grades = self.grades
+        return [
+            f"{dtype}: claimed {self.claims.profiles[dtype]}, strictest profile kept: {profile or 'none'}"
+            + (f"; grade {self.claims.grade} claimed, strictest kept: {grades[dtype]}" if grades[dtype] else "")
+            for dtype, profile in self.satisfied.items()
+        ]
 
     @property
     def sentence(self) -> str:
