@@ -53,6 +53,18 @@ def eta(name: str, p: Profile) -> float:
     return TYPES[name].eta(p.flush)
 
 
+def flushed(x: Any, p: Profile, scale: float = 1.0) -> Reals:
+    r"""What an operand may lose where flushing is declared: all of it where it, or its product with the scale, is subnormal.
+
+    Nothing where it is not declared (MHA-NUM-23).
+    """
+    if not p.flush:
+        return np.zeros_like(x)
+    scaled = TYPES[p.accumulator].smallest_normal / min(1.0, abs(scale)) if scale else np.inf
+    size = np.abs(np.where(np.isfinite(x), x, 0.0))
+    return np.where(size < max(TYPES[p.io].smallest_normal, scaled), size, 0.0)
+
+
 def gamma(k: Any, u: float) -> Any:
     r"""k roundings: :math:`\gamma_k(u) = 2ku / (1 - 2ku)` (MHA-NUM-4).
 
@@ -250,4 +262,5 @@ def projection_error(x: Reals, dx: Reals, w: Reals, b: Reals, p: Profile) -> Rea
     i = w.shape[-2]
     r = both(gamma(i + 1, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)))
     size = (np.abs(x) + dx) @ np.abs(w) + np.abs(b)
-    return np.asarray(dx @ np.abs(w) + r * size + i * eta(p.accumulator, p))
+    lost = (np.abs(x) + dx) @ flushed(w, p) + flushed(b, p) if p.flush else 0.0
+    return np.asarray(dx @ np.abs(w) + lost + r * size + i * eta(p.accumulator, p))
