@@ -8,6 +8,7 @@ import numpy as np
 
 from mha_conformance.cases.case import Case, Rule
 from mha_conformance.cases.described import described
+from mha_conformance.judge.around import UNMODIFIED
 from mha_conformance.judge.hypothesis import named
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.rules import ruled
@@ -50,6 +51,9 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
     for reply in replies:
         if reply.status == "not run":
             return verdict(case, "NOT_RUN", reply.error, kernel=reply.kernel)
+    if touched := sorted({name for reply in replies for name in reply.touched}):
+        reason = f"memory that is not its own was written: around {', '.join(touched)}, or in gaps between the elements"
+        return replace(verdict(case, "FAIL", reason, np.inf), clause=UNMODIFIED)  # whatever the case asks
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":
