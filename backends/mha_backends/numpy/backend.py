@@ -45,6 +45,7 @@ def _create(threads: int | None) -> Backend:
             strict=True,
             determinism="batch-invariant",
             grade="RN",
+            memory="linear",
         ),
     )
 
