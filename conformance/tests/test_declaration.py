@@ -34,10 +34,10 @@ def judged(name, file=None, *, level="core", clauses=(), cases=()):
 def test_limits_keep_cases_out_and_stand_in_the_verdict(claims):
     clauses = ("MHA-ATTN-6", "MHA-EXEC-12")
     without = judged("strangers:at_most_eight", clauses=clauses)
-    assert not without.conforms
+    assert not without.holds
     file = claims("limits = { d_k = { max = 8, multiple_of = 2 }, batch_axes = { min = 1, max = 1 } }")
     within = judged("strangers:at_most_eight", file, clauses=clauses)
-    assert within.conforms, within.blame
+    assert within.holds, within.blame
     assert "within its limits: d_k max 8 multiple of 2; batch_axes min 1 max 1" in within.sentence
     reasons = {v.reason for v in within.verdicts if v.status == "NOT_SUPPORTED"}
     assert "beyond its limits: d_k = 64" in reasons
@@ -57,15 +57,15 @@ def test_layouts_that_are_not_claimed_are_not_judged(claims):
 def test_hooks_bring_arrays_of_any_library_and_say_what_these_cannot_hold(claims):
     file = claims('hooks = { to_native = "strangers:box", from_native = "strangers:unbox" }')
     report = judged("strangers:boxed", file, clauses=(LAYOUTS, "MHA-ATTN-8", "MHA-EXEC-1"))
-    assert report.conforms, report.blame
+    assert report.holds, report.blame
     lost = {v.case: v.reason for v in report.verdicts if v.status == "NOT_EXPRESSIBLE"}
     assert lost["MHA-EXEC-4/reversed, odd sizes/float32"] == "a box holds no negative strides, as query has"
-    assert not judged("strangers:boxed", cases=(CROSS,)).conforms
+    assert not judged("strangers:boxed", cases=(CROSS,)).holds
 
 
 def test_a_system_that_compiles_is_told_the_shapes_and_its_kernel_is_reported():
     report = judged("strangers:compiled", clauses=("MHA-ATTN-8",))
-    assert report.conforms, report.blame
+    assert report.holds, report.blame
     assert "compiled for 257 queries" in {v.kernel for v in report.verdicts}
     assert report.provenance["kernels"]["compiled for 257 queries"] >= 1
 

@@ -64,14 +64,12 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
     status: Status = "PASS" if finding.holds else "FAIL"
     if status == "FAIL" and case.rule == "probable" and claims.grade == "ANY" and np.isfinite(finding.ratio or 0.0):
         status = "SUSPECT"  # MHA-NUM-20 binds grade RN
-    kept: tuple[str, ...] = ()
-    if rivals and case.rule in DECIDES[claims.grade]:
-        kept = tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name, claims.grade))
+    kept, nearest = (_kept(case, replies, grade) if rivals else None for grade in ("ANY", "RN"))
     hypothesis = finding.hypothesis
     if explain and status in ("FAIL", "SUSPECT") and not hypothesis:
         hypothesis = _explained(case, replies, profile, claims.grade)
     return verdict(
-        case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept,
+        case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept or (), nearest=nearest,
         hypothesis=hypothesis, kernel=next((reply.kernel for reply in replies if reply.kernel), ""),
     )  # fmt: skip
 
@@ -85,10 +83,17 @@ def _keeps(case: Case, replies: list[Reply], profile: str, grade: Grade) -> bool
 
 
 DECIDES: Mapping[Grade, tuple[Rule, ...]] = {
-    "RN": ("bound", "statistics", "probable", "filter"),
+    "RN": ("statistics", "probable", "filter"),
     "ANY": ("bound", "statistics", "filter"),
 }
-"""The rules that decide which profile is kept, by grade."""
+"""The rules that decide which profile is kept in any rounding mode, and which is kept with roundings to nearest."""
+
+
+def _kept(case: Case, replies: list[Reply], grade: Grade) -> tuple[str, ...] | None:
+    """The profiles that are kept with this grade, strictest first; None where the rule of the case says nothing of it."""
+    if case.rule not in DECIDES[grade]:
+        return None
+    return tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name, grade))
 
 
 def _explained(case: Case, replies: list[Reply], profile: str, grade: Grade) -> str:

@@ -28,6 +28,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "name": report.target.name,
         "verdict": report.sentence,
         "conforms": report.conforms,
+        "holds": report.holds,
+        "only": report.only,
         "blame": [
             {
                 "clause": v.clause,
@@ -48,6 +50,7 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,
+        "grades": report.grades,
         "provenance": report.provenance,
         "cases": [_case(v) for v in report.verdicts],
     }

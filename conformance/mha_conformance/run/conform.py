@@ -41,6 +41,14 @@ class Selection:
     cases: tuple[str, ...] = ()
     first: bool = False
 
+    @property
+    def only(self) -> str:
+        """What alone is asked, in words; empty where it is all of the level."""
+        named = self.cases or self.clauses
+        if len(named) > 3:
+            return f"{len(named)} {'cases' if self.cases else 'clauses'}"
+        return f"{'the case ' if self.cases else ''}{' and '.join(named)}"
+
     def choose(self) -> list[Case]:
         """The chosen cases. Raises ``CannotRun`` for a name that matches nothing (MHA-CONF-8)."""
         found = list(catalogue())
@@ -94,7 +102,7 @@ def conform(
     }
     return Report(
         target, about.claims, about.declared, verdicts, tuple(blame), provenance,
-        inferred=about.inferred, undeclared=working, smallest=smallest,
+        inferred=about.inferred, undeclared=working, smallest=smallest, only=selection.only,
     )  # fmt: skip
 
 
