@@ -40,7 +40,7 @@ def _create(threads: int | None) -> Backend:
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),
-            features=FORWARD | {"vjp"},
+            features=FORWARD | {"dropout", "vjp"},
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",
