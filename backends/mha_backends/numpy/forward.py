@@ -124,6 +124,8 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
         if rows.calm is True and tile.hidden:
             keep_visible(rows.split(p), tile.hidden, 0)
         sums = np.matmul(p, ones(p.shape[-1], job.kind))[..., None]  # four times as fast as p.sum(-1)
+        if job.drops:
+            job.drops.take_out(rows.split(p), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         if total is None:
             only = True
             total, out = sums, np.matmul(p, tile.value, out=scratch("out", (*lead, job.sizes.d_v), job.kind))
@@ -153,7 +155,7 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
     if job.call.lse:
         _write_lse(job, rows, ending)
     if job.call.weights:
-        _write_weights(job, rows, keys, ending, p if only else None)
+        _write_weights(job, rows, keys, ending, p if only and not job.drops else None)
     return None
 
 
@@ -253,11 +255,15 @@ def _sum_again(job: Job, rows: Rows, keys: Keys, ending: Ending, out: Array) -> 
     over = ~np.isfinite(out)
     again = np.zeros_like(out)
     for tile, weights in _weights(job, rows, keys, ending, None):
+        if job.drops:
+            job.drops.take_out(rows.split(weights), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         again += np.matmul(weights, tile.value)
     np.copyto(out, again, where=over)
 
 
 def _write_output(job: Job, rows: Rows, out: Array, nans: SeenNans | None) -> None:
+    if job.drops:
+        out *= job.kind.type(job.drops.factor)
     if not job.visible.nothing:
         out += 0  # -0 becomes 0: else a hidden value would decide the sign of a sum that underflows
     if nans is not None:

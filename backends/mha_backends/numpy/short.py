@@ -15,7 +15,12 @@ def is_short(call: Call, most: int) -> bool:
     """Whether ``attend_short`` may be asked: no option, no empty axis but d_v, and at most so many scores."""
     scores = call.query.size // max(call.query.shape[-1], 1) * call.key.shape[-2]
     return 0 < scores <= most and not (
-        call.hides or call.weights or call.lse or call.softcap is not None or call.sink_logits is not None
+        call.dropout is not None
+        or call.hides
+        or call.weights
+        or call.lse
+        or call.softcap is not None
+        or call.sink_logits is not None
     )
 
 
