@@ -6,15 +6,15 @@ Blocks, tiles and tasks cost 25 microseconds, which is three times what such a c
 import numpy as np
 
 from mha_backends.numpy.job import MOST, arithmetic
-from mha_backends.numpy.keys import for_blas, product
+from mha_backends.numpy.keys import MANY, for_blas, product
 from mha_backends.numpy.scratch import ones, scratch
 from mha_spec.call import Array, Call
 
 
 def is_short(call: Call, most: int) -> bool:
-    """Whether ``attend_short`` may be asked: no option, no empty axis but d_v, and at most so many scores."""
-    scores = call.query.size // max(call.query.shape[-1], 1) * call.key.shape[-2]
-    return 0 < scores <= most and not (
+    """Whether ``attend_short`` may be asked: no option, no empty axis but d_v, few rows, and at most so many scores."""
+    rows, m = call.query.size // max(call.query.shape[-1], 1), call.key.shape[-2]
+    return 0 < rows * m <= most and call.query.shape[-2] * (call.query.shape[-3] // call.key.shape[-3]) < MANY and not (
         call.hides or call.weights or call.lse or call.softcap is not None or call.sink_logits is not None
     )
 

@@ -57,7 +57,7 @@ class Visibility:
         stop = j1 if first < j1 else min(last, j1)
         if start >= stop:
             return None
-        ends = (max(x - start, -(i1 - i0)) for x in (lo + i0, hi + i0, length))
+        ends = (min(max(x - start, i0 - i1), stop - start) for x in (lo + i0, hi + i0, length))  # where they still matter
         return Hidden(slice(start - j0, stop - j0), _outside(i1 - i0, stop - start, *ends), False)
 
     def pairs(self, items: slice, heads: slice, i0: int, i1: int, j: Array, keys: slice | Array) -> Array:
