@@ -8,12 +8,14 @@ import numpy as np
 from mha_backends.numpy.calm import Bounds
 from mha_backends.numpy.job import Job
 from mha_backends.numpy.plan import Task
+from mha_backends.numpy.scratch import scratch
 from mha_backends.numpy.visibility import Hidden
 from mha_spec.call import Array
 
-MANY = 256
-"""From so many rows on, what is done once per key pays: a copy of K^T, with which Q K^T runs at 95 % of the GEMM rate and not
-at 89 %, and the look at norms that may make rows calm."""
+MANY = 96
+"""From so many rows on, the look at norms that may make rows calm pays."""
+OFTEN = 512
+"""From so many rows on, a copy of K^T pays: with it Q K^T takes 7 % less time."""
 FEW = 32
 """Up to so many rows K Q^T is computed and turned: in Q K^T the BLAS would spend its time on rearranging K."""
 
@@ -43,14 +45,15 @@ class Keys:
         self.start, self.stop = (0, m) if self.whole else job.visible.span(items.start, 0, n)
         key = for_blas(job.call.key[items, heads, self.start : self.stop].astype(job.kind, copy=False))
         self.value = for_blas(job.call.value[items, heads, self.start : self.stop].astype(job.kind, copy=False))
-        self.sound = job.visible.nothing
+        look = job.group * n >= MANY and key.size and job.call.bias is None
+        self.bounds = Bounds(key, self.value, self.start) if look else None
+        self.sound = job.visible.nothing or (self.bounds is not None and self.bounds.tame)
         """Whether no value that is hidden from a row can be other than finite."""
         self.bad_value: Array | None = None
-        many = not job.plan.packed and job.group * n >= MANY
-        self.bounds = Bounds(key[0, 0], self.value[0, 0], self.start) if many and self.start < self.stop else None
         columns = job.plan.columns
-        parts = (key[:, :, j : j + columns].mT for j in range(0, self.stop - self.start, columns))
-        self.key_t = [np.ascontiguousarray(part) if many else part for part in parts]
+        self.key_t = [key[:, :, j : j + columns].mT for j in range(0, self.stop - self.start, columns)]
+        if job.group * n >= OFTEN:
+            self.key_t = contiguous(self.key_t, scratch("key_t", (key.size,), job.kind))
 
     def mend(self) -> None:
         """Put 0 for values that are not finite, in a copy, and remember them for the rows that do see them."""
@@ -85,6 +88,16 @@ def for_blas(x: Array) -> Array:
     if column == x.itemsize and row >= x.itemsize * x.shape[-1] and row % x.itemsize == 0 and x.flags.aligned:
         return x
     return np.ascontiguousarray(x)
+
+
+def contiguous(parts: list[Array], into: Array) -> list[Array]:
+    """Copies of the parts, each contiguous, one behind the other in ``into``."""
+    copies, at = [], 0
+    for part in parts:
+        copies.append(into[at : at + part.size].reshape(part.shape))
+        np.copyto(copies[-1], part)
+        at += part.size
+    return copies
 
 
 def product(query: Array, key_t: Array, out: Array) -> Array:

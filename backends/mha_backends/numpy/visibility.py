@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_backends.numpy.scratch import scratch
-from mha_spec.call import Array, Call, Sizes
+from mha_spec.call import Array, Band, Call, Sizes
 
 
 class Hidden(NamedTuple):
@@ -57,7 +57,7 @@ class Visibility:
         stop = j1 if first < j1 else min(last, j1)
         if start >= stop:
             return None
-        ends = (max(x - start, -(i1 - i0)) for x in (lo + i0, hi + i0, length))
+        ends = (min(max(x - start, i0 - i1), stop - start) for x in (lo + i0, hi + i0, length))  # where they still matter
         return Hidden(slice(start - j0, stop - j0), _outside(i1 - i0, stop - start, *ends), False)
 
     def pairs(self, items: slice, heads: slice, i0: int, i1: int, j: Array, keys: slice | Array) -> Array:
@@ -115,6 +115,13 @@ def _outside(rows: int, width: int, lo: int, hi: int, length: int) -> Array:
     pairs = (j < lo + i) | (j >= hi + i) | (j >= length)
     pairs.flags.writeable = False
     return pairs
+
+
+def square_band(n: int, band: Band) -> Hidden:
+    """The pairs that a band hides where n queries stand at the positions of n keys: every query sees its own."""
+    left, right = band
+    lo, hi = (-n if left is None else max(-left, -n)), (n if right is None else min(right + 1, n))
+    return Hidden(slice(0, n), _outside(n, n, lo, hi, n), False)
 
 
 def _intervals(call: Call, n: int, m: int) -> tuple[list[int] | None, list[int] | None, list[int] | None]:
