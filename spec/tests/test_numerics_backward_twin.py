@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import twin_bounds_backward as twin
-from test_numerics_twin import D_K, D_V, H_KV, NEAR, B, H, M, N, inputs, projected, rows
+from test_numerics_twin import D_K, D_V, H_KV, NEAR, B, H, M, N, inputs, projected, rows, times
 
 from mha_spec.call import Cotangents
 from mha_spec.numerics import PROFILES
@@ -39,7 +39,6 @@ def by_twin(q, k, v, dO, dL, dA, p, options, errors=None, e_O=None):
 
 @pytest.mark.parametrize("p", SOUND, ids=lambda p: p.name)
 def test_of_attention(p):
-    factor = 2 if p.io == "float64" else 1
     for which, size in enumerate((1.0, 1e-4, 1.0, 1e-4)):
         q, k, v, options = inputs(which, size)
         if "bias" in options:
@@ -62,7 +61,7 @@ def test_of_attention(p):
         for name, expected in found.items():
             truth, bound = getattr(bounds.truth, name), getattr(bounds, name)
             assert np.isfinite(bound).all()
-            np.testing.assert_allclose(bound, factor * expected[..., 1], **NEAR, err_msg=name)
+            np.testing.assert_allclose(bound, times(p) * expected[..., 1], **NEAR, err_msg=name)
             np.testing.assert_allclose(truth, expected[..., 0], rtol=1e-9, atol=1e-13, err_msg=name)
 
 
@@ -107,13 +106,12 @@ def test_of_a_layer(p, biased):
     expected["b_o"] = of_sums(np.ones((1, B * N)), np.zeros((1, B * N)), dY.reshape(-1, d_out), B * N, p)[0] if biased else None
     at = [[(b, h, i) for b in range(B) for i in range(N)] for h in range(H)]
     expected["sink_logits"] = np.array([twin.of_sink([passed[z] for z in each], [dL[z] for z in each], p) for each in at])
-    factor = 2 if p.io == "float64" else 1
     for name, known in expected.items():
         bound, truth = getattr(bounds, name), getattr(bounds.truth, name)
         if known is None:
             assert bound is None and truth is None
             continue
-        np.testing.assert_allclose(bound, factor * known[..., 1], **NEAR, err_msg=name)
+        np.testing.assert_allclose(bound, times(p) * known[..., 1], **NEAR, err_msg=name)
         np.testing.assert_allclose(truth, known[..., 0], rtol=1e-8, atol=1e-12, err_msg=name)
 
 

@@ -193,12 +193,10 @@ def rescalings(m):
 
 
 def row_bounds(row, p):
-    """(w, [(o, B)], lse's bound, [bounds of weights]) of a row that sees something; P64 counts twice (MHA-NUM-15)."""
+    """(w, [(o, B)], the bound of the lse, [bounds of weights]) of a row that sees something."""
     see = [*row.see, *([True] if row.sink is not None else [])]
     w = weighed(finished(row, p), see, rescalings(len(row.K)), p)
-    factor = 2 if p.io == "float64" else 1
-    outputs = [(o, factor * B) for o, B in output_bounds(w, row.V, row.dV, row.see, p)]
-    return w, outputs, factor * lse_bound(w, p), [factor * B for B in weight_bounds(w, len(row.K), p)]
+    return w, output_bounds(w, row.V, row.dV, row.see, p), lse_bound(w, p), weight_bounds(w, len(row.K), p)
 
 
 def projected(x, dx, W, b, p, name):
