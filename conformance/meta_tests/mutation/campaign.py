@@ -47,14 +47,15 @@ def prepared() -> int:
     started = time.monotonic()
     told(*COMMAND)
     seconds = round(time.monotonic() - started)
-    if not SESSION.exists():
-        words = " ".join(COMMAND)
-        CONFIG.write_text(
+    if not CONFIG.exists():
+        words, scratch = " ".join(COMMAND), WORK / "scratch.toml"
+        scratch.write_text(
             f"[cosmic-ray]\nmodule-path = {list(MODULES)}\ntimeout = {SECONDS}\nexcluded-modules = []\n"
             f'test-command = "{words}"\n\n[cosmic-ray.distributor]\nname = "local"\n',
             encoding="utf-8",
         )
-        told("cosmic-ray", "init", str(CONFIG), str(SESSION))
+        told("cosmic-ray", "init", "--force", str(scratch), str(SESSION))
+        scratch.rename(CONFIG)
     return seconds
 
 
