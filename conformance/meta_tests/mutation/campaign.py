@@ -45,10 +45,10 @@ def prepared() -> int:
                 (COPY / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, COPY / name)
     started = time.monotonic()
-    told(*COMMAND)
+    told(*COMMAND, str(ROOT))
     seconds = round(time.monotonic() - started)
     if not CONFIG.exists():
-        words, scratch = " ".join(COMMAND), WORK / "scratch.toml"
+        words, scratch = " ".join((*COMMAND, str(ROOT))), WORK / "scratch.toml"
         scratch.write_text(
             f"[cosmic-ray]\nmodule-path = {list(MODULES)}\ntimeout = {SECONDS}\nexcluded-modules = []\n"
             f'test-command = "{words}"\n\n[cosmic-ray.distributor]\nname = "local"\n',
