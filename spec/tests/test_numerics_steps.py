@@ -9,6 +9,7 @@ import pytest
 from mha_spec.numerics import PROFILES, attention_bound, error_ratio, merge_bound
 from mha_spec.numerics_steps import (
     LARGEST,
+    Scores,
     both,
     carried,
     eta,
@@ -20,6 +21,7 @@ from mha_spec.numerics_steps import (
     rescalings,
     rounded,
     softcap_error,
+    softmax_error,
     u,
     u_m,
     weight_floor,
@@ -127,10 +129,11 @@ def test_a_score_far_below_the_range_has_weight_0_either_way():
 
 def test_a_maximum_at_half_the_range_promises_nothing():
     """Beyond it s - max s may overflow, whichever score the maximum is."""
-    one = np.ones((1, 1, 1))
-    for score, lost in ((0.49, False), (0.51, True), (-0.49, False), (-0.51, True)):
-        bounds = attention_bound(0 * one, one, one, P32, scale=1.0, bias=score * TOP * one)
-        assert (bounds.lse < 1e33).all() if not lost else (bounds.lse >= LARGEST).all()
+    for score, lost in ((0.49, False), (0.5, True), (-0.49, False), (-0.5, True)):
+        scores = Scores(np.array([[score * TOP, -TOP]]), np.zeros((1, 2)))
+        assert softmax_error(scores, np.array([[True, False]]), 0, P32).E.tolist() == [
+            [LARGEST if lost else 6 * U / (1 - 6 * U), 0]
+        ]
 
 
 def test_a_projection():
