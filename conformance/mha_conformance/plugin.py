@@ -46,6 +46,7 @@ class Found:
         """What was judged, in the order of the catalogue, as ``mha conform`` would report it."""
         from mha_conformance.cases import catalogue
         from mha_conformance.judge.alone import alone
+        from mha_conformance.judge.around import around
         from mha_conformance.judge.blame import blamed
         from mha_conformance.run.conform import judged_alone
         from mha_conformance.run.results import Report
@@ -53,6 +54,7 @@ class Found:
 
         found = tuple(self.verdicts[case.id] for case in catalogue() if case.id in self.verdicts)
         blame = alone(blamed(found, load()), lambda case: judged_alone(case, self.target, self._timeout))
+        blame = around(blame, lambda case: judged_alone(case, self.target, self._timeout, loud=False))
         only = "" if len(found) == self._chosen else f"{len(found)} of {self._chosen} cases"
         return Report(self.target, self._about.claims, self._about.declared, found, tuple(blame), only=only)
 

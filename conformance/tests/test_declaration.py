@@ -75,6 +75,22 @@ def test_our_backends_say_which_kernel_answered():
     assert all(v.kernel.startswith(("short", "blocked")) for v in report.verdicts if v.status == "PASS")
 
 
+def test_who_flushes_subnormal_numbers_says_so(claims):
+    """MHA-NUM-23: without the claim each case fails; with it the bound is wider there, and the sentence says it."""
+    clauses = ("MHA-NUM-23", "MHA-NUM-6")
+    silent = judged("strangers:flushes", clauses=clauses)
+    assert [v.clause for v in silent.blame] == ["MHA-NUM-23"]
+    failing = [v.case for v in silent.verdicts if v.status == "FAIL"]
+    assert failing == [f"MHA-NUM-23/subnormal {what}/float32" for what in ("values", "queries", "keys", "outputs")]
+    said = judged("strangers:flushes", claims("flushes_subnormals = true"), clauses=clauses)
+    assert said.holds, said.blame
+    assert said.satisfied == silent.satisfied | {"float32": "P32"}
+    assert (
+        "; flushes subnormal numbers"
+        in judged("strangers:attention", claims("flushes_subnormals = true"), level="smoke").sentence
+    )
+
+
 def test_what_works_and_is_not_claimed_is_reported(claims):
     bare = judged("strangers:attention", level="smoke")
     assert bare.inferred
@@ -104,6 +120,7 @@ def test_the_request_of_a_failure_is_described():
         ({"layout": "hbnd"}, "layout is bhnd or bnhd; given 'hbnd'"),
         ({"hooks": {"native": "a:b"}}, r"hooks \['native'\]; known are to_native and from_native"),
         ({"dtypes": ["float8"]}, r"dtypes \['float8'\]; known are float64"),
+        ({"flushes_subnormals": 1}, "flushes_subnormals is true or false; given 1"),
         ({"strict": "yes"}, "strict is true or false; given 'yes'"),
     ],
 )

@@ -14,7 +14,7 @@ from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import AGAIN, Worst, pattern
-from mha_spec.numerics import PROFILES, TYPES, error_ratio
+from mha_spec.numerics import TYPES, error_ratio, profile_of
 from mha_spec.profiles import Grade
 
 
@@ -35,7 +35,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
 
 
 def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
-    kind = PROFILES[profile].lse if name == "lse" else PROFILES[profile].output
+    kind = profile_of(profile).lse if name == "lse" else profile_of(profile).output
     ratios = error_ratio(got, expected, bound, TYPES[kind].largest)
     if not ratios.size:
         return Finding(True, ratio=0.0)
@@ -192,7 +192,7 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
-    p = PROFILES[profile]
+    p = profile_of(profile)
     for request, reply in zip(case.make(), replies, strict=True):
         query, _, value = request.operands
         facts = {**reply.facts, "shape": np.shape(reply.output)}

@@ -47,6 +47,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "strict": report.claims.strict,
             "determinism": report.claims.determinism,
             "grade": report.claims.grade,
+            "flushes_subnormals": report.claims.flushes_subnormals,
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,

@@ -110,9 +110,10 @@ class Report:
         asked = ", ".join(("core", *sorted(self.claims.features & every)))
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
+        flushes = "; flushes subnormal numbers" if self.claims.flushes_subnormals else ""
         verb = "is not known to conform" if self.missing else "conforms"
         return (
-            f"{verb} to MHA {SPEC_VERSION}, profile {self._profiles}{self._door}, for {asked}{strict}; "
+            f"{verb} to MHA {SPEC_VERSION}, profile {self._profiles}{self._door}, for {asked}{strict}{flushes}; "
             f"determinism {self.claims.determinism}; not claimed: {left}{self._ending}."
         )
 
