@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mutation.mutants import MODULES
+
 BOUNDS = (
     "spec/tests/test_numerics_twin.py", "spec/tests/test_sigma_twin.py", "spec/tests/test_numerics_backward_twin.py",
     "spec/tests/test_numerics_steps.py", "spec/tests/test_numerics.py", "spec/tests/test_numerics_random.py",
@@ -28,14 +30,27 @@ SECONDS = 180
 PYTEST = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--override-ini=addopts=--strict-markers", "--tb=line")
 
 
-def main(root: Path) -> int:
-    from mutation.mutants import MODULES
+FIRST = {
+    "numerics_backward": "spec/tests/test_numerics_backward_twin.py",
+    "numerics_random": "spec/tests/test_sigma_twin.py",
+    "numerics_filter": "spec/tests/test_numerics_random.py",
+    "numerics_steps": "spec/tests/test_numerics_steps.py",
+    "rules": "conformance/tests/test_judge_rules.py",
+    "finding": "conformance/tests/test_judge_rules.py",
+    "reply": "conformance/meta_tests/test_near_the_bound.py",
+    "hypothesis": "conformance/tests/test_hypothesis.py",
+}
+"""The tests that know a module best, by the beginning of its name."""
 
-    changed = [name for name in MODULES if Path(name).read_bytes() != (root / name).read_bytes()]
-    stages = (JUDGE, BOUNDS) if any(name.startswith("conformance") for name in changed) else (BOUNDS, JUDGE)
+
+def main(root: Path) -> int:
+    changed = next((Path(name) for name in MODULES if Path(name).read_bytes() != (root / name).read_bytes()), Path(MODULES[0]))
+    stages = (BOUNDS, JUDGE) if changed.parts[0] == "spec" else (JUDGE, BOUNDS)
+    best = [test for begin, test in FIRST.items() if changed.stem.startswith(begin)]
     for stage in stages:
+        tests = [*(test for test in best if test in stage), *stage]
         quick = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        if code := subprocess.run([sys.executable, "-m", "pytest", *PYTEST, *stage], env=quick, check=False).returncode:
+        if code := subprocess.run([sys.executable, "-m", "pytest", *PYTEST, *tests], env=quick, check=False).returncode:
             return code
     return 0
 
