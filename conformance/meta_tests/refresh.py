@@ -5,8 +5,8 @@
     python conformance/meta_tests/refresh.py mutation       300 faults in the bounds and the judge (extra ``mutation``)
 
 Each writes one JSON file and one of Markdown, and ends with 1 where the result is not as it should be. The first two use all
-cores. The last takes the better part of an hour on one, goes on where it was stopped, and runs again only what is in modules that
-have changed; ``--anew`` runs all of it.
+cores. The last takes the better part of an hour on one, goes on where it was stopped, and runs again only what lived, and
+what is in modules that have changed; ``--anew`` runs all of it.
 ``test_recorded.py`` holds the committed files to the code.
 """
 

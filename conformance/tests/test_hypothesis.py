@@ -161,7 +161,7 @@ def test_only_faults_that_change_the_call_are_tried():
 def rests(m):
     """(rest, tile) of every fault of a tail that is tried for so many keys."""
     words = (h.sentence.split() for h in hypotheses(request(operands(m=m))) if "tiles" in h.sentence)
-    return [(int(said[2]), int(said[10].rstrip(","))) for said in words]
+    return [(int(said[2]), int(said[11].rstrip(","))) for said in words]
 
 
 def test_a_rest_of_each_tile_that_does_not_divide_the_keys():

@@ -35,7 +35,9 @@ def answer(*outputs, **more):
 
 
 def found(rule, requests, replies, profile="P32", **names):
-    return ruled(case(rule, *requests, **names), replies, profile, "ANY")
+    finding = ruled(case(rule, *requests, **names), replies, profile, "ANY")
+    assert finding.holds == (finding.reason == "")
+    return finding
 
 
 def mean(part, lse=0.0, weights=0.0, sign=1):

@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def run(recorded: dict[str, Any], size: int = SAMPLE) -> dict[str, Any]:
-    """What became of each mutant of the sample. Those of a module that has not changed since ``recorded`` keep their outcome."""
+    """What became of each mutant of the sample. Those that were killed keep their outcome where their module has not changed since."""
     if not _as_it_is():
         _copied()
     started = time.monotonic()
