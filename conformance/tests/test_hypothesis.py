@@ -158,6 +158,19 @@ def test_only_faults_that_change_the_call_are_tried():
     assert heads == [f"heads {i} and {i + 1} are exchanged" for i in range(7)]
 
 
+def rests(m):
+    """(rest, tile) of every fault of a tail that is tried for so many keys."""
+    words = (h.sentence.split() for h in hypotheses(request(operands(m=m))) if "tiles" in h.sentence)
+    return [(int(said[2]), int(said[11].rstrip(","))) for said in words]
+
+
+def test_a_rest_of_each_tile_that_does_not_divide_the_keys():
+    assert rests(67) == [(3, 8), (3, 16), (3, 32), (3, 64)]
+    assert rests(63) == [(7, 8), (15, 16), (31, 32)]
+    assert rests(64) == rests(8) == rests(7) == []
+    assert rests(48) == [(16, 32)]
+
+
 def test_a_factor_near_one_is_told_to_seven_digits():
     (scale,) = (h for h in hypotheses(request()) if h.amount)
     assert scale.words(1.0001) == "the scale is 1.0001000 times what it should be (MHA-ATTN-2)"

@@ -35,7 +35,9 @@ def answer(*outputs, **more):
 
 
 def found(rule, requests, replies, profile="P32", **names):
-    return ruled(case(rule, *requests, **names), replies, profile, "ANY")
+    finding = ruled(case(rule, *requests, **names), replies, profile, "ANY")
+    assert finding.holds == (finding.reason == "")
+    return finding
 
 
 def mean(part, lse=0.0, weights=0.0, sign=1):
@@ -181,7 +183,7 @@ def test_a_request_that_finds_what_another_left_is_no_repetition():
     finding = history([A, OTHER], 1, 1)
     assert not finding.holds and finding.reason == "call 1: output is outside the bound"
     again = history([A, OTHER, OTHER], 1, 1, 1)
-    assert again.reason == "call 1: output is outside the bound"
+    assert not again.holds and again.reason == "call 1: output is outside the bound"
 
 
 def test_what_is_wrong_from_the_start_is_no_matter_of_history_unless_it_changes():
@@ -191,7 +193,8 @@ def test_what_is_wrong_from_the_start_is_no_matter_of_history_unless_it_changes(
     assert not moved.holds and moved.reason == "asked again, call 2 is call 0, and its output is another"
     assert history([A, OTHER, A], np.nan, 2, 1).holds  # nothing can be compared with it
     assert history([A, WIDER, A], 1, (5, 5), 1).holds
-    assert history([A, WIDER, A, WIDER], 1, (5, 5), 1, (5, 6)).reason.startswith("asked again, call 3 is call 1")
+    wider = history([A, WIDER, A, WIDER], 1, (5, 5), 1, (5, 6))
+    assert not wider.holds and wider.reason.startswith("asked again, call 3 is call 1")
 
 
 def test_requests_are_equal_by_what_they_ask_and_not_by_where_it_lies():
@@ -215,7 +218,8 @@ def test_the_same_bits_are_the_same_bits():
         assert not finding.holds and finding.reason == f"{name} of call 1 has other bits than that of call 0"
         assert (finding.worst.array, finding.worst.got, finding.worst.bound) == (name, x.flat[-1], 0)
         assert finding.worst.expected == getattr(right, name).flat[-1]
-    assert found("same bits", [request()] * 3, [answer(1.0), answer(1.0), answer(1 + U)]).reason.startswith("output of call 2")
+    third = found("same bits", [request()] * 3, [answer(1.0), answer(1.0), answer(1 + U)])
+    assert not third.holds and third.reason.startswith("output of call 2")
 
 
 def test_zero_and_minus_zero_are_other_bits_and_a_nan_is_its_own():
@@ -228,7 +232,9 @@ def test_an_array_that_only_one_call_gave_is_a_difference():
     pair = [request()] * 2
     more = answer(1.0, lse=np.zeros((1, 1, 1)))
     for replies in ([answer(1.0), more], [more, answer(1.0)]):
-        assert found("same bits", pair, replies).reason == "lse of call 0 and call 1 differ in shape"
+        finding = found("same bits", pair, replies)
+        assert (finding.holds, finding.ratio) == (False, np.inf)
+        assert finding.reason == "lse of call 0 and call 1 differ in shape"
 
 
 def rows(n, values=(1.0, 1.0)):

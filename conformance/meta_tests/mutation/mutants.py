@@ -1,13 +1,14 @@
 """Which mutants there are: small changes of the bounds and of the judge, as cosmic-ray makes them, and a sample of them.
 
-Left out are changes that die before anything is computed: an operator that no float takes, identity in place of equality, and
-whatever stands in an annotation.
+Left out are changes that die before anything is computed: an operator that no float takes, identity in place of equality, the star
+of an argument, and whatever stands in an annotation.
 """
 
 import ast
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,25 +58,29 @@ def module_hash(module: str) -> str:
 def _counts(mutant: Mutant) -> bool:
     if LEFT_OUT.match(mutant.operator):
         return False
+    if re.match(r"ReplaceBinaryOperator_(Mul|Pow)_", mutant.operator):
+        line = (ROOT / mutant.module).read_text(encoding="utf-8").splitlines()[mutant.line - 1]
+        if _STAR.search(line[: mutant.column]) and not line[mutant.column :].lstrip("*").startswith(" "):
+            return False
     place = (mutant.line, mutant.column)
     return not any(begin <= place < end for begin, end in _annotations(mutant.module))
 
 
-_KNOWN: dict[str, list[Any]] = {}
+_STAR = re.compile(r"(^|[\s(\[{,])$")
+"""What stands before the star of an argument, and, of a product or power, only where a space follows."""
 
 
+@cache
 def _annotations(module: str) -> list[Any]:
     """Where annotations begin and end."""
-    if module not in _KNOWN:
-        found: list[ast.expr] = []
-        for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.AnnAssign):
-                found.append(node.annotation)
-                if isinstance(node.annotation, ast.Name) and node.annotation.id == "TypeAlias" and node.value is not None:
-                    found.append(node.value)
-            elif isinstance(node, ast.arg) and node.annotation is not None:
-                found.append(node.annotation)
-            elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-                found.append(node.returns)
-        _KNOWN[module] = [((x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)) for x in found]
-    return _KNOWN[module]
+    found: list[ast.expr] = []
+    for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign):
+            found.append(node.annotation)
+            if isinstance(node.annotation, ast.Name) and node.annotation.id == "TypeAlias" and node.value is not None:
+                found.append(node.value)
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            found.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+            found.append(node.returns)
+    return [((x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)) for x in found]

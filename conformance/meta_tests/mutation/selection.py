@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mutation.mutants import MODULES
+
 BOUNDS = (
     "spec/tests/test_numerics_twin.py", "spec/tests/test_sigma_twin.py", "spec/tests/test_numerics_backward_twin.py",
     "spec/tests/test_numerics_steps.py", "spec/tests/test_numerics.py", "spec/tests/test_numerics_random.py",
@@ -28,11 +30,26 @@ SECONDS = 180
 PYTEST = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--override-ini=addopts=--strict-markers", "--tb=line")
 
 
-def main(root: Path) -> int:
-    from mutation.mutants import MODULES
+FIRST = {
+    "numerics_backward": "spec/tests/test_numerics_backward_twin.py",
+    "numerics_random": "spec/tests/test_sigma_twin.py",
+    "numerics_filter": "spec/tests/test_numerics_random.py",
+    "numerics_steps": "spec/tests/test_numerics_steps.py",
+    "numerics": "spec/tests/test_numerics_twin.py",
+    "profiles": "spec/tests/test_numerics_steps.py",
+    "hypothesis": "conformance/tests/test_hypothesis.py",
+    "rules": "conformance/tests/test_judge_rules.py",
+    "judge": "conformance/tests/test_judge.py",
+    "statistical": "conformance/tests/test_judge.py",
+}
+"""The tests that know a module best, by the beginning of its name; the first that fits."""
 
-    changed = [name for name in MODULES if Path(name).read_bytes() != (root / name).read_bytes()]
-    stages = (JUDGE, BOUNDS) if any(name.startswith("conformance") for name in changed) else (BOUNDS, JUDGE)
+
+def main(root: Path) -> int:
+    changed = next((Path(name) for name in MODULES if Path(name).read_bytes() != (root / name).read_bytes()), Path(MODULES[0]))
+    stages = [BOUNDS, JUDGE] if changed.parts[0] == "spec" else [JUDGE, BOUNDS]
+    if best := [test for begin, test in FIRST.items() if changed.stem.startswith(begin)][:1]:
+        stages = [tuple(best), *(tuple(word for word in stage if word not in best) for stage in stages)]
     for stage in stages:
         quick = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         if code := subprocess.run([sys.executable, "-m", "pytest", *PYTEST, *stage], env=quick, check=False).returncode:
