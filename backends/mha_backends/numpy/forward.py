@@ -261,11 +261,8 @@ def _ending(job: Job, rows: Rows, top: Array | None, total: Array) -> Ending:
 
 
 def _sum_again(job: Job, rows: Rows, keys: Keys, ending: Ending, out: Array) -> None:
-    """A sum of p v may overflow where the mean of v does not. There, and only there, the weights are summed instead.
-
-    A row whose total is NaN stays NaN, also where each weight that is NaN was dropped.
-    """
-    over = ~np.isfinite(out) & ~np.isnan(ending.total)
+    """A sum of p v may overflow where the mean of v does not. There, and only there, the weights are summed instead."""
+    over = ~np.isfinite(out) & ~np.isnan(ending.total)  # a NaN row stays one, also where all its weights are dropped
     again = np.zeros_like(out)
     for tile, weights in _weights(job, rows, keys, ending, None):
         if job.drops:
