@@ -218,7 +218,7 @@ def _scores(job: Job, rows: Rows, tile: Tile) -> Array:
     if job.call.bias is not None:
         bias = job.visible.tile(job.call.bias, rows.task.items, rows.task.heads, rows.i0, rows.i1, slice(tile.j0, tile.j1))
         five = rows.split(s)
-        five += bounded(bias, scratch("bias", bias.shape, job.kind))
+        five += bias if bias.itemsize <= five.itemsize else bounded(bias, scratch("bias", bias.shape, job.kind))
     if rows.clamp:
         s.clip(-MOST[job.kind], MOST[job.kind], out=s)  # an overflow hides nothing
     if tile.hidden and rows.calm is not True:
