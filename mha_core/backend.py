@@ -19,7 +19,7 @@ FEATURES = (
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
 
 FORWARD = frozenset(FEATURES) - {"dropout", "vjp", "jvp"}
-"""Every feature of the forward call; ``dropout`` is reserved."""
+"""Every feature of the forward call but dropout, which is a claim of its own because it needs a generator."""
 
 STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
 """The strictest numeric profile of each dtype (MHA-NUM-5)."""

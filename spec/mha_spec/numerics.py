@@ -83,15 +83,16 @@ def attention_bound(
     bias: Reals | None = None,
     visible: Truths | None = None,
     sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> Bounds:
     """query (*b h n d_k), key (*b h_kv m d_k), value (*b h_kv m d_v) -> Bounds (MHA-NUM-6, MHA-NUM-7, MHA-NUM-8).
 
     ``visible`` and ``bias`` broadcast to (*b h n m); a bias of -inf hides too. ``sink`` (h,) is one more visible key, of
-    value 0. For P64 every bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound
-    for so many keys or channels.
+    value 0. ``factors`` (*b h n m) are those of dropout (MHA-NUM-24). For P64 every
+    bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound for so many keys or channels.
     """
     exact = flushed(query, profile, scale), flushed(key, profile, scale), flushed(value, profile)
-    return _doubled(_heads((query, key, value), exact, profile, scale, softcap, bias, visible, sink), profile)
+    return _doubled(_heads((query, key, value), exact, profile, scale, softcap, bias, visible, sink, factors), profile)
 
 
 def layer_bound(
@@ -106,6 +107,7 @@ def layer_bound(
     bias: Reals | None = None,
     visible: Truths | None = None,
     sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> Bounds:
     """query (*b n d_q), key (*b m d_k), value (*b m d_v), the eight Projections -> Bounds of the layer (MHA-NUM-13).
 
@@ -117,7 +119,7 @@ def layer_bound(
         inputs = ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
         steps = [_projected(x[..., None, :, :], np.zeros(()), w, b, p.io, p) for x, w, b in inputs]
         (q, dq), (k, dk), (v, dv) = steps  # (*b h n d)
-        heads = _heads((q, k, v), (dq, dk, dv), p, scale, softcap, bias, visible, sink)
+        heads = _heads((q, k, v), (dq, dk, dv), p, scale, softcap, bias, visible, sink, factors)
         o, B = _concatenated(heads.truth.output), _concatenated(heads.output)  # (*b 1 n h*d_v)
         W_O = np.reshape(w_o, (1, w_o.shape[0] * w_o.shape[1], w_o.shape[-1]))
         y, dy = _projected(o, B, W_O, None if b_o is None else b_o[None], p.output, p)
@@ -184,7 +186,7 @@ def usable(bound: Reals, bound_64: Reals) -> bool:
 
 def _heads(
     operands: tuple[Reals, Reals, Reals], errors: tuple[Reals, Reals, Reals], p: Profile, scale: float,
-    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None,
+    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None, factors: Reals | None,
 ) -> Bounds:  # fmt: skip
     """Attention over heads whose operands are off by ``errors``; nothing is doubled here."""
     query, h = operands[0], operands[0].shape[-3]
@@ -202,9 +204,9 @@ def _heads(
             scores, seen = _with_sink(scores, see, sink, p)
         row = softmax_error(scores, seen, rescalings(m), p)
         soft = row._replace(A=row.A[..., :m], log_A=row.log_A[..., :m], E=row.E[..., :m])  # without the sink
-        o = soft.A @ V
+        o = (soft.A if factors is None else soft.A * factors) @ V
         bounds = Bounds(
-            _known(output_error(soft, V, dV, see, o, p)),
+            _known(output_error(soft, V, dV, see, o, p, factors)),
             lse_error(soft, p),
             np.where(see, weights_error(soft, p), 0.0),
             AttentionResult(o, soft.A, soft.lse[..., 0]),

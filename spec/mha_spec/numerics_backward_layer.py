@@ -39,6 +39,7 @@ class LayerGradientBounds(NamedTuple):
 def layer_gradient_bound(
     query: Reals, key: Reals, value: Reals, projections: Sequence[Any], arriving: Cotangents, profile: Profile, *, scale: float,
     softcap: float | None = None, bias: Reals | None = None, visible: Truths | None = None, sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> LayerGradientBounds:  # fmt: skip
     """query (*b n d_q), key (*b m d_k), value (*b m d_v), the eight Projections, dY (*b n d_out) -> LayerGradientBounds."""
     p = profile
@@ -49,7 +50,8 @@ def layer_gradient_bound(
         (q, e_q), (k, e_k), (v, e_v) = steps  # (*b h n d)
         dheads, e_heads = _projected(dY, w_o.mT, None, p)
         inner, f = heads_bound(
-            (q, k, v), arriving._replace(output=dheads), OperandErrors(e_q, e_k, e_v, e_heads), p, scale, softcap, bias, visible, sink
+            (q, k, v), arriving._replace(output=dheads), OperandErrors(e_q, e_k, e_v, e_heads), p, scale, softcap, bias, visible, sink,
+            factors,
         )  # fmt: skip
         found: dict[str, Any] = {}
         for name, x, w, b in (("query", query, w_q, b_q), ("key", key, w_k, b_k), ("value", value, w_v, b_v)):

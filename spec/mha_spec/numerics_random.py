@@ -126,8 +126,8 @@ def _loses(query: Reals, key: Reals, value: Reals, group: int, row: _Row, p: Pro
     of_pair = np.repeat(of_key, group, axis=-2)[..., None, :]  # (*b h 1 m)
     m = key.shape[-2]
     seen = row.see[..., :m] & (of_pair | (flushed(row.b[..., :m], p) > 0.0))
-    of_query = np.any(flushed(query, p, scale) > 0.0, axis=-1, keepdims=True)
-    return np.asarray(np.any(seen, axis=-1, keepdims=True) | of_query)
+    loses: Truths = np.any(seen, axis=-1, keepdims=True) | np.any(flushed(query, p, scale) > 0.0, axis=-1, keepdims=True)
+    return loses
 
 
 def _row(

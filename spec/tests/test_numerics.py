@@ -113,7 +113,7 @@ def test_merging_computed_parts_stays_inside(p):
             for keys in (slice(0, half), slice(half, None)):
                 pairs = {
                     x: None if (y := getattr(case, x)) is None else y[..., keys] if y.shape[-1] > 1 else y
-                    for x in ("bias", "visible")
+                    for x in ("bias", "visible", "keep")
                 }
                 part = replace(case, k=case.k[:, keys], v=case.v[:, keys], **pairs)
                 b = attention_bound(part.q, part.k, part.v, p, **part.options)

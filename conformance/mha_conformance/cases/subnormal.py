@@ -13,7 +13,7 @@ from mha_spec.profiles import TYPES
 
 FAR_SCORE: Mapping[str, float] = {"float32": -88.5, "bfloat16": -88.5, "float16": -10.75, "float64": -709.5}
 """A score whose weight beside a score of 0 lies one to two powers of two below the smallest normal number."""
-ROWS: Mapping[str, Any] = {"batch": (2,), "h": 2, "n": 4, "m": 6, "d": 4}
+ROWS: dict[str, Any] = {"batch": (2,), "h": 2, "n": 4, "m": 6, "d": 4}
 
 
 def cases() -> Iterator[Case]:

@@ -19,6 +19,7 @@ from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
+from mha_conformance.run.unpacked import unpacked
 from mha_core import AttentionResult, BackendUnavailable, Unsupported
 
 CONCURRENT = "MHA-EXEC-7"
@@ -99,7 +100,8 @@ def _answered(implementation: Implementation, request: Request, held: list[Nativ
         return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
         if request.target in ("vjp", "layer vjp"):
-            return gradient_reply(implementation.host, witness, result)
+            turned = implementation.layout == "bnhd" and request.target == "vjp"
+            return gradient_reply(implementation.host, witness, result, turned)
         reply = replace(_reply(implementation, request, witness, result), kernel=kernel)
         return reply if most is None else replace(reply, facts={**reply.facts, "held": most})
     except Exception as error:
@@ -108,7 +110,7 @@ def _answered(implementation: Implementation, request: Request, held: list[Nativ
 
 def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
-    output, weights, lse = _unpacked(result, request)
+    output, weights, lse = (result[0], None, result[1]) if request.target == "merge" else unpacked(result)
     facts = {} if witness is None else witness.of_results(result, output, weights, lse)
     # the steps over a cache were brought back one by one
     come = np.asarray if request.target == "cache" else implementation.host
@@ -156,15 +158,15 @@ def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, *
     if implementation.prepare is not None:
         implementation.prepare({name: tuple(x.shape) for name, x in zip(OPERANDS, operands, strict=True)})
     if implementation.layout != "bnhd":
-        return AttentionResult(*_unpacked(implementation.attention(*operands, **options), None))
+        return AttentionResult(*unpacked(implementation.attention(*operands, **options)))
     xp = array_namespace(query)
-    output, weights, lse = _unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options), None)
+    output, weights, lse = unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options))
     return AttentionResult(xp.moveaxis(output, -2, -3), weights, lse)
 
 
 def _prepare(implementation: Implementation, request: Request) -> None:
     """Tell a system that compiles for its shapes which ones come; it is called many times, since stale buffers show on reuse."""
-    if implementation.prepare is not None and request.target == "attention":
+    if implementation.prepare is not None and request.target in ("attention", "vjp"):
         arrays = dict(zip(OPERANDS, request.operands, strict=True)) | dict(request.arrays)
         implementation.prepare({name: tuple(x.shape) for name, x in arrays.items()})
 
@@ -177,17 +179,6 @@ def _kernel(implementation: Implementation, request: Request, operands: list[Any
         return str(implementation.explain(*operands, **options))
     except Exception:
         return ""
-
-
-def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
-    """(output, weights, lse) of what came back: an array, a result with these names, or a tuple in this order."""
-    if request is not None and request.target == "merge":
-        return result[0], None, result[1]
-    if hasattr(result, "output"):
-        return result.output, getattr(result, "weights", None), getattr(result, "lse", None)
-    if isinstance(result, tuple):
-        return (*result, None, None, None)[:3]
-    return result, None, None
 
 
 def _teaches(error: Exception) -> bool:
