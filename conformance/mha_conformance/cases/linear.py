@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from mha_conformance.cases.build import case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.features import describing
 
 SIZES = ((2**13, 2**14), (2**7, 2**20), (2**20, 2**7))
 """n and m: about equal, and one of them short. Each has 2^27 pairs, 512 MiB of scores in float32."""
@@ -19,9 +20,10 @@ def cases() -> Iterator[Case]:
                 options = {"is_causal": True, "query_offset": m - n} if causal else {}
                 return Request(operands(1850, "float32", batch=(), h=1, n=n, m=m, d=4), "float32", options=options)
 
+            used = ("causal", "offset") if name == "causal" else ()
             yield case(
-                "MHA-COST-7", f"{name}, {n} by {m}", long, features=("causal", "offset") if name == "causal" else (), rule="memory",
-                group="contract", level="full",
+                "MHA-COST-7", f"{name}, {n} by {m}", long, features=used, rule="memory", group="contract", level="full",
+                beside=describing(used),
             )  # fmt: skip
 
 
