@@ -129,8 +129,9 @@ def test_every_must_has_a_case_or_a_reason():
 
 
 def test_smoke_has_a_case_of_every_clause_that_has_any():
+    """But of MHA-COST-7: what a call holds shows at lengths that are for level full."""
     asked = {case.clause for case in catalogue()}
-    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked
+    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked - {"MHA-COST-7"}
 
 
 @pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)

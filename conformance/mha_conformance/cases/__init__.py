@@ -34,6 +34,7 @@ from mha_conformance.cases import (
     layer,
     layered,
     lengths,
+    linear,
     masks,
     memory,
     nan,
@@ -68,7 +69,7 @@ CROSSED = (
     known_ranges,
     drawn,
 )
-NUMBERS = (exactness, subnormal, statistics, large, far_apart)
+NUMBERS = (exactness, subnormal, statistics, large, far_apart, linear)
 TRAINING = (gradients, gradients_hidden, gradients_layer)
 
 

@@ -31,6 +31,8 @@ def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
         return f"{UNCLAIMED}{', '.join(missing)}"
     if case.group == "strict" and not claims.strict:
         return "class strict is not claimed"
+    if case.rule == "memory" and claims.memory != "linear":
+        return "linear memory is not claimed"
     if case.group == "determinism" and claims.determinism == "none":
         return "determinism class none promises no bits"
     if case.group == "decode" and case.rule == "same rows" and claims.determinism != "bit-exact":
