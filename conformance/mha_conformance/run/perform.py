@@ -14,8 +14,9 @@ from mha_conformance.judge.reply import Reply
 from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
 from mha_conformance.run.guards import Guards
+from mha_conformance.run.held import Held
 from mha_conformance.run.implementation import OPERANDS, Implementation
-from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
+from mha_conformance.run.prepared import IN_PLACE, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
 from mha_conformance.run.unpacked import unpacked
@@ -45,26 +46,27 @@ def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
     witnessed = asked.rule in ("facts", "gradient facts")
     if asked.clause == CONCURRENT:
         with ThreadPoolExecutor(len(asked.requests)) as pool:
-            return list(pool.map(lambda one: _answer(implementation, one, [], Guards(asked.loud), witnessed), asked.requests))
-    held, guards = list[Native](), Guards(asked.loud)
-    return [_answer(implementation, request, held, guards, witnessed) for request in asked.requests]
+            return list(
+                pool.map(lambda one: _answer(implementation, one, Held(), Guards(asked.loud), witnessed), asked.requests)
+            )
+    held, guards = Held(), Guards(asked.loud)
+    replies = [_answer(implementation, request, held, guards, witnessed) for request in asked.requests]
+    return [replace(reply, changed=held.changed(at, implementation.host)) for at, reply in enumerate(replies)]
 
 
-def _answer(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
-    """Convert, call, convert back, and look around the arrays.
-
-    ``held`` keeps the arrays of a case alive, so that none is built where another one was.
-    """
+def _answer(implementation: Implementation, request: Request, held: Held, guards: Guards, witnessed: bool) -> Reply:
+    """Convert, call, convert back, and look around the arrays."""
+    held.begin()
     reply = _answered(implementation, request, held, guards, witnessed)
     return replace(reply, touched=guards.touched())
 
 
-def _answered(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
+def _answered(implementation: Implementation, request: Request, held: Held, guards: Guards, witnessed: bool) -> Reply:
     try:
         operands, options = prepared(implementation, request, guards)
         if request.layout == IN_PLACE:
-            operands, options = overwritten(operands, options, held)
-        held.append((operands, options))
+            operands, options = overwritten(operands, options, held.arrays)
+        held.arrays.append((operands, options))
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
     except NoRoom as error:
@@ -90,18 +92,20 @@ def _answered(implementation: Implementation, request: Request, held: list[Nativ
         if request.target in ("vjp", "layer vjp"):
             turned = implementation.layout == "bnhd" and request.target == "vjp"
             return gradient_reply(implementation.host, witness, result, turned)
-        return replace(_reply(implementation, request, witness, result), kernel=kernel)
+        return replace(_reply(implementation, request, witness, result, held), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
 
 
-def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
+def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any, held: Held) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = (result[0], None, result[1]) if request.target == "merge" else unpacked(result)
     facts = {} if witness is None else witness.of_results(result, output, weights, lse)
     # the steps over a cache were brought back one by one
-    come = np.asarray if request.target == "cache" else implementation.host
-    host = [None if x is None else come(x) for x in (output, weights, lse)]
+    if request.target == "cache":
+        host = [None if x is None else np.asarray(x) for x in (output, weights, lse)]
+    else:
+        host = held.brought_back({"output": output, "weights": weights, "lse": lse}, implementation.host)
     if request.target == "statistics":
         host[0] = np.asarray(host[0], dtype=np.float64)  # keys are integers, judged as numbers like the rest
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:
