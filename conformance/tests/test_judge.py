@@ -170,10 +170,32 @@ def test_what_is_improbable_fails_grade_rn_and_is_suspect_in_any():
 def test_profiles_are_decided_by_what_binds_the_grade():
     one = scattered(1)
     asked = case("probable", one, clause="MHA-NUM-20")
-    assert judge(asked, [Reply("ok", right(one))], replace(CLAIMS, grade="RN")).profiles == ("P32", "PTF32")
-    assert judge(asked, [Reply("ok", right(one))], CLAIMS).profiles == ()
-    for rule in ("statistics", "filter"):
-        assert judge(case(rule, one), [Reply("ok", right(one))], CLAIMS).profiles == ("P32", "PTF32")
+    for grade in ("RN", "ANY"):
+        claims = replace(CLAIMS, grade=grade)
+        found = judge(asked, [Reply("ok", right(one))], claims)
+        assert (found.profiles, found.nearest) == ((), ("P32", "PTF32"))
+        for rule in ("statistics", "filter"):
+            found = judge(case(rule, one), [Reply("ok", right(one))], claims)
+            assert (found.profiles, found.nearest) == (("P32", "PTF32"), ("P32", "PTF32"))
+        found = judge(case("bound", one), [Reply("ok", right(one))], claims)
+        assert (found.profiles, found.nearest) == (("P32", "PTF32"), None)
+    assert judge(asked, [Reply("ok", right(one))], CLAIMS, rivals=False).nearest is None
+
+
+def test_where_flushing_is_declared_every_profile_flushes():
+    """The mean of two values of 2^-127 may be 0 then, and only then."""
+    tiny = request(values=(2.0**-127, 2.0**-127))
+    assert judge(case("bound", tiny), [answer(0.0)], CLAIMS).status == "FAIL"
+    found = judge(case("bound", tiny), [answer(0.0)], replace(CLAIMS, flushes_subnormals=True))
+    assert (found.status, found.profiles) == ("PASS", ("P32", "PTF32"))
+
+
+def test_what_was_written_around_the_arrays_fails_whatever_the_case_asks():
+    for rule in ("bound", "refused"):
+        replies = [answer(1.0), replace(answer(1.0), touched=("value", "query"))]
+        found = judge(case(rule, request(), request()), replies, CLAIMS)
+        assert (found.status, found.clause, found.ratio) == ("FAIL", "MHA-EXEC-2", np.inf)
+        assert "around query, value" in found.reason
 
 
 # the sets

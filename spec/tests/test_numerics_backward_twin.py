@@ -30,7 +30,7 @@ def by_twin(q, k, v, dO, dL, dA, p, options, errors=None, e_O=None):
             at = [(b, h, i) for i in range(N)]
             each = [twin.Arrives(dO[x].tolist(), e_O[x].tolist(), float(dL[x]), dA[x].tolist()) for x in at]
             group.append(([all_rows[x] for x in at], each))
-        queries, keys, values, heads = twin.of_head(group, options["scale"], p)
+        queries, keys, values, heads = twin.of_head(group, options["scale"], p, np.max(options.get("factors", 1.0)))
         found["query"][b, kv * GROUP : (kv + 1) * GROUP] = queries
         found["key"][b, kv], found["value"][b, kv] = keys, values
         passed |= {(b, kv * GROUP + h, i): x for h, head in enumerate(heads) for i, x in enumerate(head)}

@@ -24,16 +24,17 @@ def inputs(which, size=1.0):
     see[..., 3] = True
     bias = r.standard_normal((B, H, N, M))
     bias[..., 5] = -40.0
+    factors = np.where(r.random((B, H, N, M)) < 0.6, 2.5, 0.0)
     options = (
         {"scale": 0.4},
-        {"scale": -1.7, "visible": see},
+        {"scale": -1.7, "visible": see, "factors": factors},
         {"scale": 0.4, "bias": bias, "softcap": 2.5, "sink": np.array([0.5, -3.0, 4.0, 1.0]), "visible": see},
-        {"scale": 2.0, "softcap": 0.03, "sink": np.array([0.5, 2.0, -4.0, 1.0])},
+        {"scale": 2.0, "softcap": 0.03, "sink": np.array([0.5, 2.0, -4.0, 1.0]), "factors": factors},
     )
     return q, k, size * v, options[which]
 
 
-def rows(q, k, v, scale, softcap=None, bias=None, visible=None, sink=None, errors=None):
+def rows(q, k, v, scale, softcap=None, bias=None, visible=None, sink=None, factors=None, errors=None):
     """((batch, head, query), Row) of each."""
     dq, dk, dv = errors or (np.zeros_like(q), np.zeros_like(k), np.zeros_like(v))
     for b, h, i in np.ndindex(*q.shape[:3]):
@@ -43,6 +44,7 @@ def rows(q, k, v, scale, softcap=None, bias=None, visible=None, sink=None, error
             [True] * k.shape[2] if visible is None else visible[b, h, i].tolist(),
             [0.0] * k.shape[2] if bias is None else bias[b, h, i].tolist(),
             softcap, None if sink is None else float(sink[h]), dq[b, h, i].tolist(), dk[b, kv].tolist(), dv[b, kv].tolist(),
+            None if factors is None else factors[b, h, i].tolist(),
         )  # fmt: skip
 
 

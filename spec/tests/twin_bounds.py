@@ -70,7 +70,10 @@ class Types:
 
 @dataclass
 class Row:
-    """A query and what it may look at. ``sink`` is a logit or None; dq, dK, dV say by how much operands are off already."""
+    """A query and what it may look at. ``sink`` is a logit or None; dq, dK, dV say by how much operands are off already.
+
+    ``M`` are the factors of dropout (MHA-NUM-24), None without it.
+    """
 
     q: list
     K: list
@@ -83,6 +86,7 @@ class Row:
     dq: list | None = None
     dK: list | None = None
     dV: list | None = None
+    M: list | None = None
 
     def __post_init__(self):
         self.dq = self.dq or [0.0] * len(self.q)
@@ -152,21 +156,20 @@ def weighed(scores, see, R, p):
     return Weighed(A, log_A, E, L, top + log(ell), log(ell), len(seen) + R)
 
 
-def output_bounds(w, V, dV, see, p):
+def output_bounds(w, V, dV, see, p, M=None):
     """o and B for each channel."""
     t = Types(p)
-    rho = g(1, t.P) + g(1, t.m) + g(w.N, t.a) + g(w.N, t.s) + g(3, t.s)
+    rho = g(1, t.P) + g(1, t.m) + g(w.N, t.a) + g(w.N, t.s) + g(3, t.s) + (g(2, t.s) if M else 0.0)
+    M = M or [1.0] * len(V)
     lost = eta(p.weights) if p.weight_scale is None else eta(p.weights) / (p.weight_scale * exp(w.log_ell))
     keys = [j for j, there in enumerate(see) if there]
     found = []
     for c in range(len(V[0])):
-        o = sum(w.A[j] * V[j][c] for j in keys)
-        F = (
-            (lost + floor(p)) * exp(w.L + rho) * sum(abs(V[j][c]) + dV[j][c] for j in keys)
-            + w.N * eta(p.accumulator)
-            + eta(p.softmax)
-        )
-        inner = sum(w.A[j] * (expm1(w.E[j] + w.L + rho) * (abs(V[j][c]) + dV[j][c]) + dV[j][c]) for j in keys) + F
+        o = sum(M[j] * w.A[j] * V[j][c] for j in keys)
+        size = {j: abs(V[j][c]) + dV[j][c] for j in keys}
+        F = (lost + floor(p)) * exp(w.L + rho) * sum(M[j] * size[j] for j in keys)
+        F += max(1.0, *M) * (w.N * eta(p.accumulator) + eta(p.softmax))
+        inner = sum(M[j] * w.A[j] * (expm1(w.E[j] + w.L + rho) * size[j] + dV[j][c]) for j in keys) + F
         found.append((o, (1 + 2 * t.o) * inner + 2 * t.o * abs(o) + eta(p.output)))
     return found
 
@@ -196,7 +199,7 @@ def row_bounds(row, p):
     """(w, [(o, B)], the bound of the lse, [bounds of weights]) of a row that sees something."""
     see = [*row.see, *([True] if row.sink is not None else [])]
     w = weighed(finished(row, p), see, rescalings(len(row.K)), p)
-    return w, output_bounds(w, row.V, row.dV, row.see, p), lse_bound(w, p), weight_bounds(w, len(row.K), p)
+    return w, output_bounds(w, row.V, row.dV, row.see, p, row.M), lse_bound(w, p), weight_bounds(w, len(row.K), p)
 
 
 def projected(x, dx, W, b, p, name):

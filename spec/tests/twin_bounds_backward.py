@@ -64,19 +64,20 @@ def passed(row, arrives, p):
     X = exponents(w, p)
     e_A = weight_errors(w, X, p)
     keys = [j for j, there in enumerate(row.see) if there]
-    outputs = twin.output_bounds(w, row.V, row.dV, row.see, p)
+    outputs = twin.output_bounds(w, row.V, row.dV, row.see, p, row.M)
+    M, of_M = row.M or [1.0] * len(row.K), g(2, t.s) if row.M else 0.0
     o, B_o = [y for y, _ in outputs], [bound for _, bound in outputs]
     dO, e_O = [abs(x) for x in arrives.dO], arrives.e_O
     wide = [x + e for x, e in zip(dO, e_O, strict=True)]
 
-    product = one_after_another(g(d_v, t.a), g(2, t.m))
+    product = one_after_another(g(d_v, t.a), g(2, t.m), of_M)
     arrived, e_P = {}, {}
     for j in keys:
         V = [abs(x) for x in row.V[j]]
-        through = dot(arrives.dO, row.V[j])
+        through = M[j] * dot(arrives.dO, row.V[j])
         error = product * dot(wide, [x + e for x, e in zip(V, row.dV[j], strict=True)]) + d_v * eta(p.accumulator)
         error += dot(wide, row.dV[j]) + dot(e_O, V)
-        error = error * (1 + g(1, t.S)) + g(1, t.S) * abs(through)
+        error = M[j] * error * (1 + g(1, t.S)) + g(1, t.S) * abs(through)
         arrived[j] = through + arrives.dA[j]
         e_P[j] = error + g(1, t.s) * (abs(arrived[j]) + abs(arrives.dA[j]))
     D = sum(w.A[j] * arrived[j] for j in keys)
@@ -138,10 +139,10 @@ def of_sum(x, errors, Y, dY, terms, p):
     return x @ Y, moved + r * ((np.abs(x) + errors) @ size) + terms * eta(p.accumulator)
 
 
-def of_head(group, scale, p):
+def of_head(group, scale, p, most=1.0):
     """Rows of the query heads that share one key head, as [(rows, what arrives)] -> gradients of queries, keys, values with bounds.
 
-    Also what each row passes on. Keys and values are those of the first row.
+    Also what each row passes on. Keys and values are those of the first row. ``most`` is the largest factor of dropout, or 1.
     """
     t = twin.Types(p)
     heads = [[passed(row, arrives, p) for row, arrives in zip(rows, arriving, strict=True)] for rows, arriving in group]
@@ -162,8 +163,8 @@ def of_head(group, scale, p):
             values.append([(0.0, 0.0)] * d_v)
             continue
         c, error = 0.0, 0.0
-        v, e_v = np.zeros(d_v), np.zeros(d_v) + seen * eta(p.accumulator)
-        rho = g(1, t.P) + g(2, t.m) + g(seen, t.a)
+        v, e_v = np.zeros(d_v), np.zeros(d_v) + seen * eta(p.accumulator) * most
+        rho = g(1, t.P) + g(2, t.m) + g(seen, t.a) + (g(2, t.s) if first.M else 0.0)
         for (rows, arriving), found in zip(group, heads, strict=True):
             y, e = of_sum(
                 [x.dX[j] for x in found], [x.stored[j] for x in found], [r.q for r in rows], [r.dq for r in rows], seen, p
@@ -172,10 +173,10 @@ def of_head(group, scale, p):
             for row, arrives, x in zip(rows, arriving, found, strict=True):
                 if row.see[j]:
                     A, dO, e_O = x.w.A[j], np.asarray(arrives.dO), np.asarray(arrives.e_O)
-                    v += A * dO
-                    e_v += (A * expm1(x.X[j] + rho) + (twin.floor(p) + eta(p.weights)) * exp(rho)) * (
-                        np.abs(dO) + e_O
-                    ) + A * e_O
+                    factor = row.M[j] if row.M else 1.0
+                    v += factor * A * dO
+                    grown = A * expm1(x.X[j] + rho) + (twin.floor(p) + eta(p.weights)) * exp(rho)
+                    e_v += factor * (grown * (np.abs(dO) + e_O) + A * e_O)
         keys.append([(scale * y, scaled(e, scale * y, scale, p)) for y, e in zip(c, error, strict=True)])
         values.append([(y, rounded(e, y, p.output)) for y, e in zip(v, e_v, strict=True)])
     return queries, keys, values, heads
