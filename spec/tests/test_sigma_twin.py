@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import twin_bounds
 import twin_sigma as twin
-from test_numerics_twin import inputs, rows
+from test_numerics_twin import FLUSHING, inputs, rows
 
 from mha_spec.numerics import PROFILES, attention_sigma
 
-ALL = list(PROFILES.values())
+ALL = [*PROFILES.values(), *FLUSHING]
 GRADES = ("RN", "ANY")
 
 
