@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import twin_bounds
 import twin_sigma as twin
-from test_numerics_twin import FLUSHING, inputs, rows
+from test_numerics_twin import FLUSHING, B, H, M, N, inputs, rows
 
 from mha_spec.numerics import PROFILES, attention_sigma, filtered
 from mha_spec.numerics_filter import nuisances, scale_budget, weight_budget
@@ -99,3 +99,16 @@ def test_directions_that_are_hardly_apart():
     assert filtered(a, np.zeros(3), [a], [])[0] == (0, 0)
     wild = filtered(np.array([2.0, 5, 7]), np.ones(3), [np.array([1.0, np.nan, np.inf])], [])
     assert wild[0].times == pytest.approx(2)
+
+
+@pytest.mark.parametrize("grade", GRADES)
+def test_a_row_that_sees_nothing_adds_nothing_to_what_rows_share(grade):
+    q, k, v, _ = inputs(0)
+    see = np.ones((B, H, N, M), dtype=bool)
+    see[:, :, 1] = False
+    p = PROFILES["PTF32"]
+    found = attention_sigma(q, k, v, p, grade, scale=0.1, visible=see)
+    others = attention_sigma(q[:, :, ::2], k, v, p, grade, scale=0.1)
+    assert not found.output[:, :, 1].any()
+    np.testing.assert_array_equal(found.output[:, :, ::2], others.output)
+    assert found.shared == pytest.approx(others.shared, rel=1e-12)
