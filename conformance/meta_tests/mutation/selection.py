@@ -1,22 +1,14 @@
 """Which tests every mutant has to face: at most 20 seconds together on a quiet machine, the quickest killers first.
 
-    python -m mutation.selection ROOT
-
-runs them from the root of a copy of ROOT and stops at the first that fails. A mutant of the judge faces the tests of the judge,
-one of the bounds those of the bounds, and both face the saboteurs; where nothing is changed, everything is run.
+A mutant of the judge faces the tests of the judge, one of the bounds those of the bounds, and both face the saboteurs.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-
-from mutation.mutants import MODULES
 
 BEST = {
     "numerics_backward": "spec/tests/test_numerics_backward_twin.py",
     "numerics_random": "spec/tests/test_sigma_twin.py",
-    "numerics_filter": "spec/tests/test_numerics_random.py",
+    "numerics_filter": "spec/tests/test_sigma_twin.py",
     "numerics_steps": "spec/tests/test_numerics_steps.py",
     "numerics": "spec/tests/test_numerics_twin.py",
     "profiles": "spec/tests/test_numerics_steps.py",
@@ -38,28 +30,14 @@ LEFT_OUT = ("legal_arithmetic", "legal_gradients", "merging_computed", "the_laye
 """Campaigns in emulated arithmetic, and large sets: what they find in seconds, a twin of the formulas finds at once."""
 PYTEST = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "--override-ini=addopts=--strict-markers", "--tb=line",
           "-k", " and ".join(f"not {name}" for name in LEFT_OUT))  # fmt: skip
-COMMAND = ("python", "-m", "mutation.selection")
+COMMAND = ("python", "-m", "pytest", "-n", "0", *PYTEST, *FILES)
+"""All of them: without a mutant they hold."""
 SECONDS = 240
 """A mutant that has not been caught by then has made something endless: that counts as caught, and is named."""
 
 
-def stages(changed: Path | None) -> list[tuple[str, ...]]:
-    """Tests by process: the best ones alone, for the sake of speed, then the rest."""
-    if changed is None:
-        return [FILES]
+def stages(changed: Path) -> list[tuple[str, ...]]:
+    """Tests by process for a mutant of this module: the best ones alone, for the sake of speed, then the rest."""
     best = [test for begin, test in BEST.items() if changed.stem.startswith(begin)][:1]
     rest = (*BOUNDS, *BOTH) if changed.parts[0] == "spec" else (*JUDGE, *BOTH, *SETS)
     return [tests for tests in (tuple(best), tuple(test for test in rest if test not in best)) if tests]
-
-
-def main(root: Path) -> int:
-    changed = next((Path(name) for name in MODULES if Path(name).read_bytes() != (root / name).read_bytes()), None)
-    quick = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    for tests in stages(changed):
-        if code := subprocess.run([sys.executable, "-m", "pytest", *PYTEST, *tests], env=quick, check=False).returncode:
-            return code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
