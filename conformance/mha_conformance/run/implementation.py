@@ -16,7 +16,7 @@ from mha_core.backend import FORWARD
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
     "query_segments": "segments", "scale": "scale", "softcap": "softcap", "sink_logits": "sink", "return_weights": "weights",
-    "return_lse": "lse",
+    "return_lse": "lse", "dropout": "dropout",
 }  # fmt: skip
 EMULATOR = "emulator"
 """The device on which the kernels of the backend cupy run on a CPU: conformance/emulator, in a checkout."""
