@@ -156,7 +156,7 @@ def starts() -> Iterator[Case]:
         return tuple(found)
 
     yield case(
-        "MHA-DROP-4", "chunks of a causal sequence", chunks, features=("dropout", "causal", "offset"),
+        "MHA-DROP-5", "chunks of a causal sequence", chunks, features=("dropout", "causal", "offset"),
         beside=describing(("causal", "offset")),
     )  # fmt: skip
 

@@ -83,4 +83,5 @@ def _global_state() -> Any:
     """What a call must leave as it is: random generators and error modes."""
     torch = sys.modules.get("torch")
     drawn = None if torch is None else torch.random.get_rng_state().numpy().tobytes()
-    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items())), drawn  # type: ignore[index]
+    _, key, position, *rest = np.random.get_state()  # the key alone changes with every 624th number
+    return random.getstate(), np.asarray(key).tobytes(), position, rest, tuple(sorted(np.geterr().items())), drawn
