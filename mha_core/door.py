@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral
+from threading import Lock
 from typing import Any, Literal, Protocol, cast, overload, runtime_checkable
 
 from mha_core.backend import FORWARD, Backend, check_claimed
@@ -81,9 +82,18 @@ class Api:
     """Which kernel answers ``attention`` with the same arguments; it validates them and computes nothing."""
 
 
-@cache
 def bind(backend: Backend) -> Api:
-    """The public functions of ``backend``: each validates once, then computes. One backend, one ``Api``."""
+    """The public functions of ``backend``: each validates once, then computes. One backend, one ``Api``, whoever asks first."""
+    with _binding:
+        return _bound(backend)
+
+
+_binding = Lock()
+"""``cache`` alone lets two threads that come at once build an ``Api`` each."""
+
+
+@cache
+def _bound(backend: Backend) -> Api:
     library = backend.claims.arrays
     complete = backend.claims.features >= FORWARD | {"dropout"}  # then no option need be looked for
 

@@ -64,8 +64,9 @@ def attention_jvp(call: Call, moving: Tangents) -> AttentionResult:
     dS = dS if call.softcap is None else capped_gradient(dS, X, call.softcap)
     dS = dS if moving.bias is None else dS + moving.bias
     dL = row_mean(A, dS, see)
-    if moving.sink_logits is not None:
-        dL = dL + sink_weight(call.sink_logits, lse, see) * moving.sink_logits[:, None]
+    if call.sink_logits is not None and moving.sink_logits is not None:
+        through = sink_weight(call.sink_logits, lse, see) * moving.sink_logits[:, None]
+        dL = xp.where(call.sink_logits[:, None] == -xp.inf, dL, dL + through)  # a sink of -inf is none
     dA = xp.where(see, A * (dS - dL[..., None]), xp.zeros_like(A))
     P, dP = (A, dA) if call.dropout is None else (dropped(x, factors(call)) for x in (A, dA))
     return AttentionResult(weighted_sum(dP, V, see) + weighted_sum(P, dV, see), dA, dL)

@@ -37,6 +37,7 @@ from mha_spec.numerics_steps import (
     bias_error,
     carried,
     eta,
+    flushed,
     gamma,
     of_factors,
     output_error,
@@ -70,10 +71,12 @@ def gradient_bound(
     """query (*b h n d_k), key (*b h_kv m d_k), value (*b h_kv m d_v) and what arrives -> GradientBounds (MHA-GRAD-19).
 
     ``bias`` has the rank of the scores; ``visible`` broadcasts to them; ``factors`` are those of dropout
-    (MHA-NUM-23). For P64 every bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound
+    (MHA-NUM-24). For P64 every bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound
     for so many keys, queries or channels.
     """
-    exact = OperandErrors(*(np.zeros_like(x) for x in (query, key, value, arriving.output)))
+    scales = (scale, scale, 1.0, 1.0)
+    operands = (query, key, value, arriving.output)
+    exact = OperandErrors(*(flushed(x, profile, by) for x, by in zip(operands, scales, strict=True)))
     found, _ = heads_bound((query, key, value), arriving, exact, profile, scale, softcap, bias, visible, sink, factors)
     judged: GradientBounds = doubled(found, profile)
     return judged
@@ -151,10 +154,10 @@ def _forward(
         dslope = np.minimum(2.0 * np.abs(t) * dt + dt * dt, 1.0) + gamma(COUNTS["slope"], u(p.softmax))
     s = np.clip(s + _tame(b), -LARGEST, LARGEST)
     lost = see & overflows(G, x, _tame(b), s, scale, p)
-    scores, seen = Scores(s, bias_error(delta, s, _tame(b), p)), see
+    scores, seen = Scores(s, bias_error(delta + flushed(b, p), s, _tame(b), p)), see
     if sink is not None:
         column = np.broadcast_to(_tame(sink)[:, None, None], (*see.shape[:-1], 1))
-        wide = bias_error(np.zeros_like(column), column, column, p)
+        wide = bias_error(flushed(column, p), column, column, p)
         scores = Scores(np.concatenate([s, column], axis=-1), np.concatenate([scores.delta, wide], axis=-1))
         there = np.broadcast_to((sink != -np.inf)[:, None, None], column.shape)
         seen = np.concatenate([see, there], axis=-1)

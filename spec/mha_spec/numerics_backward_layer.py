@@ -13,7 +13,7 @@ import numpy as np
 from mha_spec.call import Cotangents
 from mha_spec.numerics_backward import doubled, heads_bound
 from mha_spec.numerics_backward_steps import OperandErrors, summed
-from mha_spec.numerics_steps import Reals, Truths, projection_error, rounded
+from mha_spec.numerics_steps import Reals, Truths, flushed, projection_error, rounded
 from mha_spec.profiles import Profile
 
 
@@ -83,14 +83,14 @@ def _projected(x: Reals, w: Reals, b: Reals | None, p: Profile) -> tuple[Reals, 
     x = x[..., None, :, :]
     add = np.zeros((1, 1)) if b is None else b[:, None, :]
     y = x @ w + add
-    return y, rounded(projection_error(x, np.zeros_like(x), w, add, p), y, p.io, p)
+    return y, rounded(projection_error(x, flushed(x, p), w, add, p), y, p.io, p)
 
 
 def _backwards(dq: Reals, error: Reals, w: Reals, p: Profile) -> tuple[Reals, Reals]:
     """(*b h n d), (h e d) -> (*b n e): the sum over heads and channels."""
     joined, e = (np.reshape(np.moveaxis(x, -3, -2), (*x.shape[:-3], x.shape[-2], -1)) for x in (dq, error))
     merged = np.reshape(np.moveaxis(w, -1, -2), (-1, w.shape[-2]))  # (h*d, e)
-    y, B = summed(joined, e, merged, np.zeros_like(merged), float(merged.shape[0]), p)
+    y, B = summed(joined, e, merged, flushed(merged, p), float(merged.shape[0]), p)
     return y, rounded(B, y, p.output, p)
 
 
@@ -99,5 +99,5 @@ def _over_tokens(dq: Reals, error: Reals, x: Reals, p: Profile) -> tuple[Reals, 
     h, d = dq.shape[-3], dq.shape[-1]
     left, e = (np.moveaxis(a, -3, 0).reshape(h, -1, d).mT for a in (dq, error))  # (h d tokens)
     tokens = x.reshape(-1, x.shape[-1])
-    y, B = summed(left, e, tokens, np.zeros_like(tokens), float(tokens.shape[0]), p)
+    y, B = summed(left, e, tokens, flushed(tokens, p), float(tokens.shape[0]), p)
     return y.mT, rounded(B, y, p.output, p).mT

@@ -171,7 +171,7 @@ def _weights(job: Job, keys: Keys, rows: Rows, j0: int, j1: int, hidden: Hidden 
     if job.call.bias is not None:
         bias = job.visible.tile(job.call.bias, rows.task.items, rows.task.heads, rows.i0, rows.i1, slice(j0, j1))
         five = rows.split(s)
-        five += bounded(bias, scratch("bias", bias.shape, job.kind))
+        five += bias if bias.itemsize <= five.itemsize else bounded(bias, scratch("bias", bias.shape, job.kind))
     if rows.clamp:
         s.clip(-MOST[job.kind], MOST[job.kind], out=s)
     s -= rows.lse

@@ -43,7 +43,7 @@ class Drops:
 
     def take_out(self, p: Array, task: "Task", i0: int, i1: int, j0: int, j1: int) -> None:
         """0 for the dropped weights of a tile (items, kv heads, group, queries, keys), in place. The others are still to be scaled."""
-        keep_visible(p, Hidden(slice(0, j1 - j0), self.dropped(task, i0, i1, j0, j1), True), 0)
+        keep_visible(p, Hidden(slice(0, j1 - j0), self.dropped(task, i0, i1, j0, j1), None), 0)
 
     def factors(self, task: "Task", i0: int, i1: int, j0: int, j1: int, kind: np.dtype[Any]) -> Array:
         """What the weights of a tile are multiplied with: the factor, or 0."""

@@ -1,6 +1,7 @@
 """The torch backend as a value: how a call is cut into blocks, and what is claimed."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from mha_backends.torch import fused
 from mha_backends.torch.forward import attend_block
 from mha_backends.torch.precision import no_autocast
+from mha_backends.torch.tangents import attend_jvp
 from mha_backends.torch.visibility import Block, reach, visible
 from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Violation
 from mha_core.backend import FORWARD, STRICTEST
@@ -132,6 +134,7 @@ _BACKEND = Backend(
     name="torch",
     attend=attend,
     attend_vjp=attend_vjp,
+    attend_jvp=partial(attend_jvp, attend),
     linear=linear,
     to_host=to_host,
     from_host=from_host,
@@ -140,7 +143,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays="torch",
         dtypes=tuple(STRICTEST),
-        features=FORWARD | {"dropout", "vjp"},
+        features=FORWARD | {"dropout", "vjp", "jvp"},
         profiles=STRICTEST,
         strict=True,
         determinism="run-to-run",

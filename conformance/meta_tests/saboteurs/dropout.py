@@ -147,11 +147,11 @@ class DroppedIsUnread(Honest):
 class MovesTheGenerator(Honest):
     def before(self, options):
         if options.get("dropout") is not None:
-            np.random.random()  # noqa: NPY002: the global one is meant
+            np.random.random()
         return options
 
 
-@breaks("MHA-NUM-23", "the factor of float64 is a float32")
+@breaks("MHA-NUM-24", "the factor of float64 is a float32")
 class FactorInFloat32(Honest):
     def factors(self, call):
         found = super().factors(call)

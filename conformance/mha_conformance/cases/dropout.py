@@ -64,12 +64,12 @@ def masks() -> Iterator[Case]:
         )  # fmt: skip
     for dtype in NARROW:
         yield case(
-            "MHA-NUM-23", "a mask in this dtype", lambda dtype=dtype: dropped(Dropout(0.3), 3003, dtype, keep), features=("dropout",),
+            "MHA-NUM-24", "a mask in this dtype", lambda dtype=dtype: dropped(Dropout(0.3), 3003, dtype, keep), features=("dropout",),
             dtype=dtype,
         )  # fmt: skip
     for rate in (0.1, 0.5, 0.96875):
         yield case(
-            "MHA-NUM-23", f"many keys, rate {rate}",
+            "MHA-NUM-24", f"many keys, rate {rate}",
             lambda rate=rate: dropped(Dropout(rate), 3004, keep=choices(3005, (9, 300), 1 - rate), n=9, m=300),
             features=("dropout",), level="smoke" if rate == 0.5 else "core",
         )  # fmt: skip
