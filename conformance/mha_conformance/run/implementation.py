@@ -142,7 +142,7 @@ def _callable(target: Target) -> Implementation:
 def wrap(
     function: Callable[..., Any], name: str, arrays: str = "numpy", device: str | None = None, layout: str = "bhnd"
 ) -> Implementation:
-    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all."""
+    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all but dropout."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         features = FORWARD - {"layer"}
