@@ -11,7 +11,7 @@ from saboteurs.kinds import REGISTER
 from mha_spec.clauses import load
 
 for room in (
-    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding",
+    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding", "dropout",
 ):  # fmt: skip
     import_module(f"saboteurs.{room}")
 

@@ -62,7 +62,8 @@ def used_by(case):
     """The features that the requests of a case use."""
     used = set()
     for request in case.make():
-        used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options) if name != "dropout"}
+        used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options) if name != "keep"}
+        used -= {"dropout"} if isinstance(request.options.get("dropout"), float) else set()  # a number is no dropout
         used |= {"lse"} if request.kept else set()
         if request.target == "merge":
             used.add("lse")

@@ -8,7 +8,8 @@ import pytest
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Request
 from mha_conformance.judge.hypothesis import hypotheses, named, peaked
-from mha_spec import equations
+from mha_core import Dropout
+from mha_spec import equations, equations_dropout
 from mha_spec.contract import attention_call
 
 R = np.random.default_rng(11)
@@ -34,7 +35,7 @@ EMPTY = MASK & (np.arange(N) != 5)[:, None]
 
 
 def request(arrays=SQUARE, **options):
-    names = ("mask", "bias", "key_lengths", "query_segments", "key_segments", "sink_logits")
+    names = ("mask", "bias", "key_lengths", "query_segments", "key_segments", "sink_logits", "keep")
     return Request(arrays, "float32", arrays={x: options.pop(x) for x in names if x in options}, options=options)
 
 
@@ -55,7 +56,37 @@ def exchanged(axis, order, x):
 SCORES = SQUARE[0] @ SQUARE[1].repeat(2, 1).mT / 2
 TURNED = SQUARE[0], *(np.take(x, [0, 1, 0, 1], axis=1) for x in SQUARE[1:])
 """Query head i reads key head i mod 2."""
+DROP = Dropout(0.4, 2**40 + 3, query_start=2, key_start=5)
+KEEP = R.random((N, M)) < 0.6
+
+
+def spared(**changed):
+    """The mask of the first request, changed."""
+    call = attention_call(*SQUARE, dropout=DROP._replace(**changed))
+    return equations_dropout.drawn(call)
+
+
 CASES = {
+    "no weight is dropped (MHA-DROP-1)": (request(dropout=DROP), output()),
+    "the weights that are kept are not scaled up (MHA-DROP-1)": (
+        request(keep=KEEP, dropout=Dropout(0.4)), output(dropout=Dropout(0, keep=KEEP))
+    ),
+    "what should be kept is dropped, and the rest is kept (MHA-DROP-1)": (
+        request(keep=KEEP, dropout=Dropout(0.4)), output(dropout=Dropout(0.4, keep=~KEEP))
+    ),
+    "all heads have the mask of the first (MHA-DROP-2)": (
+        request(dropout=DROP), output(dropout=Dropout(0.4, keep=spared()[:, :1]))
+    ),
+    "the mask is that of the low word of the seed (MHA-DROP-3)": (
+        request(dropout=DROP), output(dropout=DROP._replace(seed=3))
+    ),
+    "the mask begins at 0, whatever the starts are (MHA-DROP-4)": (
+        request(dropout=DROP), output(dropout=Dropout(0.4, DROP.seed))
+    ),
+    "the mask is drawn with the query offset added (MHA-DROP-5)": (
+        request(dropout=DROP, is_causal=True, query_offset=3),
+        output(dropout=DROP._replace(query_start=5), is_causal=True, query_offset=3),
+    ),
     "the scale is 1.0500 times what it should be (MHA-ATTN-2)": (request(), output(scale=0.525)),
     "the scale is 0.5000 times what it should be (MHA-ATTN-3)": (request(scale=0.8), output(scale=0.4)),
     "the bias is multiplied by the scale (MHA-ATTN-11)": (request(bias=BIAS), output(bias=BIAS / 2)),
