@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mha_backends.numpy import attention, forward, keys, short, threads
+from mha_backends.numpy import attention, calm, forward, keys, short, threads
 from mha_backends.numpy import create as create_numpy
 from mha_backends.numpy.plan import SHORT, Blocks
 from mha_core import bind
@@ -246,6 +246,18 @@ def test_a_hidden_giant_does_not_choose_the_path_of_a_row(monkeypatch, heads, n)
     k[0, at] = 1e18
     got = attention(q, k, v, is_causal=True)
     assert (bits(clean.output)[0, :at] != bits(got)[0, :at]).any()
+
+
+@pytest.mark.parametrize(
+    ("guard", "widened", "score", "value"),
+    [("CALM", 1e3, 95.0, 1.0), ("TAME", 2.0**120, -39.0, 2.0**-100)],
+    ids=["a score beyond the range of exp2", "a value whose products underflow"],
+)
+def test_a_row_is_calm_only_where_nothing_leaves_the_range(monkeypatch, guard, widened, score, value):
+    q, k, v = np.ones((1, 100, 1), "float32"), np.full((1, 4, 1), score, "float32"), np.full((1, 4, 1), value, "float32")
+    assert (attention(q, k, v) == v[0, 0]).all()
+    monkeypatch.setattr(calm, guard, widened)  # the test can fail: without the guard it does
+    assert not (attention(q, k, v) == v[0, 0]).any()
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (2, 3)}, {"window": (None, 1)}], ids=str)
