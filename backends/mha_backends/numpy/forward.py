@@ -124,6 +124,8 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
         if rows.calm is True and tile.hidden:
             keep_visible(rows.split(p), tile.hidden, 0)
         sums = np.matmul(p, ones(p.shape[-1], job.kind))[..., None]  # four times as fast as p.sum(-1)
+        if job.drops:
+            job.drops.take_out(rows.split(p), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         if total is None:
             only = True
             total, out = sums, np.matmul(p, tile.value, out=scratch("out", (*lead, job.sizes.d_v), job.kind))
@@ -145,7 +147,7 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
     if not job.visible.nothing:
         out += 0  # -0 becomes 0: else a hidden value would decide the sign of a sum that underflows
     into = _part(job, rows, job.result.output)
-    if keys.sound and rows.calm is True and nans is None:  # then nothing overflowed
+    if keys.sound and rows.calm is True and nans is None and not job.drops:  # then nothing overflowed
         np.divide(rows.split(out), rows.split(ending.total), out=into, casting="same_kind")
     else:
         out /= ending.total
@@ -155,13 +157,15 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
                 return _attend_block(job, keys, rows)
             _sum_again(job, rows, keys, ending, out)
             only = False
+        if job.drops:
+            out *= job.kind.type(job.drops.factor)
         if nans is not None:
             np.copyto(out, np.nan, where=nans.channels)
         into[...] = rows.split(out)
     if job.call.lse:
         _write_lse(job, rows, ending)
     if job.call.weights:
-        _write_weights(job, rows, keys, ending, p if only else None)
+        _write_weights(job, rows, keys, ending, p if only and not job.drops else None)
     return None
 
 
@@ -258,9 +262,11 @@ def _ending(job: Job, rows: Rows, top: Array | None, total: Array) -> Ending:
 
 def _sum_again(job: Job, rows: Rows, keys: Keys, ending: Ending, out: Array) -> None:
     """A sum of p v may overflow where the mean of v does not. There, and only there, the weights are summed instead."""
-    over = ~np.isfinite(out)
+    over = ~np.isfinite(out) & ~np.isnan(ending.total)  # a NaN row stays one, also where all its weights are dropped
     again = np.zeros_like(out)
     for tile, weights in _weights(job, rows, keys, ending, None):
+        if job.drops:
+            job.drops.take_out(rows.split(weights), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         again += np.matmul(weights, tile.value)
     np.copyto(out, again, where=over)
 

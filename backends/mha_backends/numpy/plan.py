@@ -6,12 +6,12 @@ that of threads enters: they only decide who computes a block, and in which orde
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from mha_backends.numpy.dropout import keep_in, with_arrays
 from mha_backends.numpy.threads import allowed
 from mha_spec.call import Array, AttentionResult, Call, Sizes
 
@@ -128,18 +128,18 @@ def views_with_one_batch_axis(call: Call, others: dict[str, Array]) -> Iterator[
     """The same with any other arrays that have the batch axes of the call, each axis full or 1."""
     batch = call.query.shape[:-3]
     names = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
-    own = {name: x for name in names if isinstance(x := getattr(call, name), np.ndarray)}
+    own = {name: x for name in names if isinstance(x := getattr(call, name), np.ndarray)} | keep_in(call)
     if len(batch) == 1:
         yield call, others
         return
     try:
         views = [{name: _joined(x, batch) for name, x in arrays.items()} for arrays in (own, others)]
     except ValueError:  # the batch axes of some array are no single axis without a copy
-        for lead in np.ndindex(batch[:-1]):
+        for first, lead in enumerate(np.ndindex(batch[:-1])):
             mine, theirs = ({name: _at(x, lead) for name, x in arrays.items()} for arrays in (own, others))
-            yield replace(call, **mine), theirs
+            yield with_arrays(call, mine, first * batch[-1]), theirs
     else:
-        yield replace(call, **views[0]), views[1]
+        yield with_arrays(call, views[0], 0), views[1]
 
 
 def _joined(x: Array, batch: tuple[int, ...]) -> Array:

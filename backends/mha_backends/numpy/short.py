@@ -29,7 +29,7 @@ def is_short(call: Call, most: int) -> bool:
 
 def _plain(call: Call) -> bool:
     """Whether no option but a band is there."""
-    others = (call.mask, call.bias, call.key_lengths, call.query_segments, call.softcap, call.sink_logits)
+    others = (call.mask, call.bias, call.key_lengths, call.query_segments, call.softcap, call.sink_logits, call.dropout)
     return not (call.weights or call.lse) and all(x is None for x in others)
 
 
