@@ -1,5 +1,6 @@
 """The NumPy backend: its tiles against a plain formula, bitwise non-interference, threads, fork, memory, exact classes."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from mha_backends.numpy import attention, calm, forward, keys, short, threads
 from mha_backends.numpy import create as create_numpy
-from mha_backends.numpy.plan import SHORT, Blocks
+from mha_backends.numpy.plan import SHORT, Blocks, plan, usual_blocks
 from mha_core import bind
 from mha_spec.contract import attention_call
 
@@ -504,6 +505,23 @@ def test_blas_threads_are_restored():
         assert blas_threads() == [1] * len(before)
         assert threads.allowed() == before[0]
     assert blas_threads() == before
+
+
+def test_no_more_threads_than_the_blas_is_allowed():
+    x = np.ones((8, 300, 32), "float32")
+    call = attention_call(x, x, x)
+
+    def planned(count):
+        sizes = call.sizes._replace(batch=(1,))
+        return plan(sizes, usual_blocks(call, 4), count).threads
+
+    with threadpool_limits(1, user_api="blas"):
+        assert threads.allowed() == planned(None) == 1
+        assert planned(3) == 3  # a setting is what its user wants
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    ask = "from mha_backends.numpy import threads; print(threads.allowed())"
+    told = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == "1\n"
 
 
 def test_an_exception_ends_the_call_and_restores(monkeypatch):
