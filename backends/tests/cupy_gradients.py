@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 from cupy_machine import TYPES, fake, formula, operands, wide
+from emulator.arrays import fake_cupy
 
 from mha_spec.call import Cotangents
 from mha_spec.numerics import PROFILES, error_ratio
@@ -63,3 +64,36 @@ def within_bounds(machine, kind, q, k, v, g, **options):
         assert x is None or (x.dtype == operand.dtype and x.shape == operand.shape)
     assert worst(found, bounds_of(kind, q, k, v, g, options)) <= 1
     return found
+
+
+def launches_of(machine, kind, q, k, v, g, **options):
+    """The launches of one call, whose forward has been, not yet run; the memory that they read and write; the gradients."""
+    q, k, v, g = (fake(x, TYPES[kind]) for x in (q, k, v, g))
+    options = {name: fake(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+    asked = {name: x for name, x in options.items() if name not in ARRIVING}
+    kept = machine.api().attention(q, k, v, return_lse=True, **asked)
+    launches, fresh, running = [], [], machine.cuda
+    machine.cuda = type(machine.cuda)(fake_cupy(launches.append), machine.cuda.cublas)
+    for name in ("empty", "zeros"):
+        setattr(machine.cuda.cupy, name, noted(getattr(machine.cuda.cupy, name), fresh))
+    found = machine.api().attention_vjp(q, k, v, g, output=kept.output, lse=kept.lse, **options)
+    machine.cuda = running
+    memory = [q, k, v, g, *kept[::2], *fresh, *(x for x in options.values() if isinstance(x, np.ndarray))]
+    return launches, memory, found
+
+
+def noted(make, kept):
+    """A function that makes arrays, which are kept."""
+
+    def made(*arguments, **options):
+        kept.append(make(*arguments, **options))
+        return kept[-1]
+
+    return made
+
+
+def forget(found):
+    """Gradients as they are before the launches: NaN where they are written, 0 where they are added to."""
+    for x in found:
+        if x is not None:
+            x.reshape(-1).view("uint8")[...] = 0 if x is found.bias else 255
