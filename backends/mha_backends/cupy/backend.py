@@ -4,6 +4,7 @@ from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
 
+from mha_backends.cupy.backward import attend_vjp
 from mha_backends.cupy.cublas import linear
 from mha_backends.cupy.devices import Cuda, devices, find_cuda, from_host, to_host
 from mha_backends.cupy.forward import attend, explain
@@ -39,7 +40,7 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
     claims = Claims(
         arrays="cupy",
         dtypes=tuple(profiles),
-        features=FORWARD,
+        features=FORWARD | {"vjp"},
         profiles=profiles,
         strict=False,
         determinism="run-to-run",
@@ -48,6 +49,7 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
     return Backend(
         name="cupy",
         attend=partial(attend, cuda, tf32),
+        attend_vjp=partial(attend_vjp, cuda, tf32),
         linear=partial(linear, cuda, tf32),
         to_host=partial(to_host, cuda),
         from_host=partial(from_host, cuda),
