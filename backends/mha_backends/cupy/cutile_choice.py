@@ -1,0 +1,81 @@
+"""Which calls the cuTile kernels compute where they are asked for: ``load("cupy", kernel="cutile")``. Pure, as ``choose`` is."""
+
+from math import prod
+from typing import NamedTuple
+
+from mha_backends.cupy.choose import options_of
+from mha_spec.call import Call, Sizes
+
+CAPABILITIES = (90, 100, 103)
+"""The compute capabilities, times 10, for which the kernels compile without spilling registers; elsewhere tiles that pay do not."""
+
+WIDTHS = (64, 128)
+"""Channels for which they are compiled: powers of two; a call gets the least that hold its own, and the rest are 0."""
+
+TAKEN = frozenset({"causal", "lse"})
+
+LARGE_SCALE = 2.0**40
+"""float16 products are below 2^32 times the channels: with a scale of less than this no score leaves float32."""
+
+MOST_ELEMENTS = 2**31 - 1
+"""cuda-tile counts shapes, strides and offsets of an array in 32 bits."""
+
+
+class Tile(NamedTuple):
+    """Queries and keys of a tile."""
+
+    queries: int
+    keys: int
+
+
+class Tiled(NamedTuple):
+    """``cutile_kernels``, compiled for this element type and these widths."""
+
+    element: str
+    d_k: int
+    d_v: int
+    causal: bool
+    bounded: bool
+
+    @property
+    def tiles(self) -> dict[str, Tile]:
+        """For each kernel the tile that compiles without spilling."""
+        narrow = max(self.d_k, self.d_v) <= 64
+        return {
+            "forward": Tile(128, 64), "deltas": Tile(64, 64), "keys": Tile(64, 128) if narrow else Tile(128, 64), "queries": Tile(128, 64),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        queries, keys = self.tiles["forward"]
+        form = "causal" if self.causal else "full"
+        return f"cutile: {self.element}, d_k {self.d_k}, d_v {self.d_v}, {form}, tiles of {queries} queries and {keys} keys"
+
+
+def choose_tiled(capability: int, dtype: str, sizes: Sizes, options: frozenset[str], scale: float) -> Tiled | str:
+    """The kernels for a call with these ``options`` (``tiled_options_of``); or why the other layers get it."""
+    batch, h, h_kv, n, m, d_k, d_v = sizes
+    if capability not in CAPABILITIES:
+        known = ", ".join(f"{c // 10}.{c % 10}" for c in CAPABILITIES)
+        return f"compute capability {capability // 10}.{capability % 10} is none of {known}"
+    if dtype not in ("float16", "bfloat16"):
+        return f"{dtype} is no half type"
+    if others := sorted(options - TAKEN):
+        return f"it does not take {', '.join(others)}"
+    if max(d_k, d_v) > WIDTHS[-1]:
+        return f"{'d_k' if d_k > WIDTHS[-1] else 'd_v'} = {max(d_k, d_v)} is above {WIDTHS[-1]}"
+    if 0 in (*batch, h, n, m, d_k, d_v):
+        return "an axis is empty"
+    if prod(batch) * max(h * n, h_kv * m) * max(d_k, d_v) > MOST_ELEMENTS:
+        return "an array has 2^31 elements or more"
+    k, v = (next(width for width in WIDTHS if width >= d) for d in (d_k, d_v))
+    return Tiled(dtype, k, v, "causal" in options, dtype == "bfloat16" or abs(scale) > LARGE_SCALE)
+
+
+def tiled_options_of(call: Call) -> frozenset[str]:
+    """As ``options_of``, where a band is causal or a window, and an offset one number or one per batch item."""
+    options = options_of(call)
+    if call.band is not None:
+        options = options - {"band"} | {"causal" if call.band == (None, 0) else "window"}
+        if not isinstance(call.query_offset, int):
+            options |= {"an offset per batch item"}
+    return options
