@@ -65,7 +65,7 @@ def _forward(cuda: Cuda, tiled: Tiled, call: Call) -> tuple[Array, Array]:
     tiles = -(-n // t_q)
     _launch(
         cuda, "forward", tiles * b * h, *_operands(cuda, call), output, lse, call.scale * cutile_kernels.LOG2_E, spread,
-        _offset(call), tiles, h, h // h_kv, t_q, t_k, tiled.d_k, tiled.d_v, tiled.causal, tiled.bounded,
+        _offset(tiled, call), tiles, h, h // h_kv, t_q, t_k, tiled.width, tiled.width, tiled.bounded,
     )  # fmt: skip
     return output.reshape(*batch, h, n, d_v), lse.reshape(*batch, h, n)
 
@@ -78,24 +78,23 @@ def _backward(
     delta = empty((b, h, n), dtype="float32")
     grads = [empty((b, *x.shape[-3:]), dtype=x.dtype) for x in (call.query, call.key, call.value)]
     arrives, lse = _readable(cuda, cotangents.output, b, 3), _readable(cuda, lse, b, 2)
-    widths, form = (tiled.d_k, tiled.d_v), (tiled.causal, tiled.bounded)
 
     t_q, _ = tiled.tiles["deltas"]
     tiles, of_lse = -(-n // t_q), cotangents.lse is not None
     d_lse = _readable(cuda, cotangents.lse, b, 2) if of_lse else delta  # one that is not read
     output = _readable(cuda, output, b, 3)
-    _launch(cuda, "deltas", tiles * b * h, output, arrives, d_lse, delta, tiles, h, t_q, tiled.d_v, of_lse)
+    _launch(cuda, "deltas", tiles * b * h, output, arrives, d_lse, delta, tiles, h, t_q, tiled.width, of_lse)
 
     given = (*_operands(cuda, call), arrives, lse, delta)
     t_q, t_k = tiled.tiles["keys"]
     tiles = -(-m // t_k)
-    sizes = (call.scale, _offset(call), tiles, h_kv, h // h_kv)
-    _launch(cuda, "keys", tiles * b * h_kv, *given, *grads[1:], *sizes, t_q, t_k, *widths, *form)
+    sizes = (call.scale, _offset(tiled, call), tiles, h_kv, h // h_kv)
+    _launch(cuda, "keys", tiles * b * h_kv, *given, *grads[1:], *sizes, t_q, t_k, tiled.width, tiled.width)
 
     t_q, t_k = tiled.tiles["queries"]
     tiles = -(-n // t_q)
-    sizes = (call.scale, _offset(call), tiles, h, h // h_kv)
-    _launch(cuda, "queries", tiles * b * h, *given, grads[0], *sizes, t_q, t_k, *widths, *form)
+    sizes = (call.scale, _offset(tiled, call), tiles, h, h // h_kv)
+    _launch(cuda, "queries", tiles * b * h, *given, grads[0], *sizes, t_q, t_k, tiled.width, tiled.width)
     query, key, value = (x.reshape(like.shape) for x, like in zip(grads, (call.query, call.key, call.value), strict=True))
     return AttentionGradients(query, key, value)
 
@@ -110,10 +109,10 @@ def _readable(cuda: Cuda, x: Array, b: int, axes: int) -> Array:
     return cuda.cupy.ascontiguousarray(x) if any(s < 0 or s % x.dtype.itemsize for s in x.strides) else x
 
 
-def _offset(call: Call) -> int:
-    """Clipped to where it still matters, which fits 32 bits."""
+def _offset(tiled: Tiled, call: Call) -> int:
+    """Clipped to where it still matters, which fits 32 bits; where no key is hidden, one with which every query sees them all."""
     _, _, _, n, m, _, _ = call.sizes
-    return max(-n, min(call.query_offset, m)) if isinstance(call.query_offset, int) else 0
+    return max(-n, min(call.query_offset, m)) if tiled.causal and isinstance(call.query_offset, int) else m
 
 
 def _launch(cuda: Cuda, name: str, blocks: int, *arguments: Any) -> None:

@@ -14,11 +14,14 @@ WIDTHS = (64, 128)
 
 TAKEN = frozenset({"causal", "lse"})
 
-LARGE_SCALE = 2.0**40
-"""float16 products are below 2^32 times the channels: with a scale of less than this no score leaves float32."""
+LARGEST_SCALE = 2.0**40
+"""float16 products are below 2^32 times the channels: up to this scale no score of theirs leaves float32."""
 
 MOST_ELEMENTS = 2**31 - 1
 """cuda-tile counts shapes, strides and offsets of an array in 32 bits."""
+
+MOST_ROWS = 2**30
+"""Queries or keys: their positions fit 32 bits."""
 
 
 class Tile(NamedTuple):
@@ -29,26 +32,26 @@ class Tile(NamedTuple):
 
 
 class Tiled(NamedTuple):
-    """``cutile_kernels``, compiled for this element type and these widths."""
+    """``cutile_kernels``, compiled for this element type and this width; ``causal`` is no constant of theirs."""
 
     element: str
-    d_k: int
-    d_v: int
+    width: int
     causal: bool
-    bounded: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Whether scores may leave float32, and must be held back."""
+        return self.element != "float16"
 
     @property
     def tiles(self) -> dict[str, Tile]:
-        """For each kernel the tile that compiles without spilling."""
-        narrow = max(self.d_k, self.d_v) <= 64
-        return {
-            "forward": Tile(128, 64), "deltas": Tile(64, 64), "keys": Tile(64, 128) if narrow else Tile(128, 64), "queries": Tile(128, 64),
-        }  # fmt: skip
+        """For each kernel the tile with which it compiles without spilling."""
+        keys = Tile(64, 128) if self.width == 64 else Tile(128, 64)
+        return {"forward": Tile(128, 64), "deltas": Tile(64, 64), "keys": keys, "queries": Tile(128, 64)}
 
     def __str__(self) -> str:
-        queries, keys = self.tiles["forward"]
-        form = "causal" if self.causal else "full"
-        return f"cutile: {self.element}, d_k {self.d_k}, d_v {self.d_v}, {form}, tiles of {queries} queries and {keys} keys"
+        (queries, keys), form = self.tiles["forward"], "causal" if self.causal else "full"
+        return f"cutile: {self.element}, d {self.width}, {form}, tiles of {queries} queries and {keys} keys"
 
 
 def choose_tiled(capability: int, dtype: str, sizes: Sizes, options: frozenset[str], scale: float) -> Tiled | str:
@@ -67,8 +70,11 @@ def choose_tiled(capability: int, dtype: str, sizes: Sizes, options: frozenset[s
         return "an axis is empty"
     if prod(batch) * max(h * n, h_kv * m) * max(d_k, d_v) > MOST_ELEMENTS:
         return "an array has 2^31 elements or more"
-    k, v = (next(width for width in WIDTHS if width >= d) for d in (d_k, d_v))
-    return Tiled(dtype, k, v, "causal" in options, dtype == "bfloat16" or abs(scale) > LARGE_SCALE)
+    if max(n, m) > MOST_ROWS:
+        return "there are more than 2^30 queries or keys"
+    if abs(scale) > LARGEST_SCALE:
+        return f"the scale {scale} is above 2^40"
+    return Tiled(dtype, next(width for width in WIDTHS if width >= max(d_k, d_v)), "causal" in options)
 
 
 def tiled_options_of(call: Call) -> frozenset[str]:

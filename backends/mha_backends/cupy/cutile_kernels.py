@@ -11,7 +11,8 @@ Arrays have four axes (batch, head, row, channel), lse and delta three; channels
 are read as 0 and not written. Exponentials are powers of two: ``scale`` comes times log2 e where a name says so. Nothing is added
 by several blocks, so each run gives the same bits.
 
-A key beyond the last one, or hidden by the causal band, has no influence (MHA-MASK-18, MHA-MASK-19). Tiles whose pairs are all visible
+Query i sees key j where j <= offset + i (MHA-MASK-7); an offset of as many keys as there are shows all of them.
+A key beyond the last one, or hidden by that band, has no influence (MHA-MASK-18, MHA-MASK-19). Tiles whose pairs are all visible
 have a loop of their own; in the others a hidden score is selected away, never added to, and factors that would meet a weight of 0 are
 made finite first; what a pair does see of NaN is put back by ``poison``.
 """
@@ -30,7 +31,7 @@ Bool: TypeAlias = ct.Constant[bool]
 
 def forward(
     Q: Any, K: Any, V: Any, O: Any, L: Any, scale_log2: float, spread: float, offset: int, tiles: int, heads: int, group: int,
-    T_Q: Int, T_K: Int, D_K: Int, D_V: Int, CAUSAL: Bool, BOUNDED: Bool,
+    T_Q: Int, T_K: Int, D_K: Int, D_V: Int, BOUNDED: Bool,
 ) -> None:  # fmt: skip
     """O (MHA-ATTN-6) and the lse (MHA-AUX-4). P is kept times 2^-spread, so that no sum of P V leaves float32."""
     i = tiles - 1 - ct.bid(0) % tiles  # the last queries see the most keys: they begin first
@@ -42,14 +43,14 @@ def forward(
     l = ct.full((T_Q, 1), 0.0, ct.float32)
     acc = ct.full((T_Q, D_V), 0.0, ct.float32)
 
-    whole, end = spans(i, offset, K.shape[2], T_Q, T_K, CAUSAL)
+    whole, end = spans(i, offset, K.shape[2], T_Q, T_K)
     for j in range(whole):
         s = scores(q, rows(K, b, kv, j, T_K, D_K), scale_log2, T_Q, T_K, BOUNDED)
         m, l, acc, p = softmax(s, spread, m, l, acc)
         acc = ct.mma(p.astype(V.dtype), rows(V, b, kv, j, T_K, D_V), acc)
     for j in range(whole, end):
         s = scores(q, rows(K, b, kv, j, T_K, D_K), scale_log2, T_Q, T_K, BOUNDED)
-        visible = sees(i, j, offset, K.shape[2], T_Q, T_K, CAUSAL)
+        visible = sees(i, j, offset, K.shape[2], T_Q, T_K)
         m, l, acc, p = softmax(ct.where(visible, s, -INFINITY), spread, m, l, acc)
         v = rows(V, b, kv, j, T_K, D_V)
         acc = ct.mma(p.astype(V.dtype), finite(v), acc + poison(visible, v, T_Q, D_V))
@@ -74,7 +75,7 @@ def deltas(O: Any, dO: Any, dL: Any, delta: Any, tiles: int, heads: int, T_Q: In
 
 def keys(
     Q: Any, K: Any, V: Any, dO: Any, L: Any, delta: Any, dK: Any, dV: Any, scale: float, offset: int, tiles: int, kv_heads: int,
-    group: int, T_Q: Int, T_K: Int, D_K: Int, D_V: Int, CAUSAL: Bool, BOUNDED: Bool,
+    group: int, T_Q: Int, T_K: Int, D_K: Int, D_V: Int,
 ) -> None:  # fmt: skip
     """dK and dV of a tile of keys (MHA-GRAD-5, MHA-GRAD-6), summed over the queries and over the heads of the group."""
     j, item = ct.bid(0) % tiles, ct.bid(0) // tiles
@@ -84,27 +85,26 @@ def keys(
     dv = ct.full((T_K, D_V), 0.0, ct.float32)
 
     # tiles of queries: from `begin` some query sees the first key, from `whole` each query sees every key
-    begin, end = 0, ct.cdiv(Q.shape[2], T_Q)
-    whole = 0 if (j + 1) * T_K <= K.shape[2] else end
-    if CAUSAL:
-        begin = min(end, max(0, j * T_K - offset) // T_Q)
-        whole = max(whole, (max(0, (j + 1) * T_K - 1 - offset) + T_Q - 1) // T_Q)
-    whole = min(end, whole)
+    end = ct.cdiv(Q.shape[2], T_Q)
+    begin = min(end, max(0, j * T_K - offset) // T_Q)
+    whole = min(end, (max(0, (j + 1) * T_K - 1 - offset) + T_Q - 1) // T_Q)
+    if (j + 1) * T_K > K.shape[2]:
+        whole = end
     for g in range(group):
         h = kv * group + g
         for i in range(begin, whole):  # apart from the next loop, in which the compiler for 10.0 cannot hold one more product
-            visible = ct.transpose(sees(i, j, offset, K.shape[2], T_Q, T_K, CAUSAL))
+            visible = ct.transpose(sees(i, j, offset, K.shape[2], T_Q, T_K))
             dv = dv + poison(visible, rows(dO, b, h, i, T_Q, D_V), T_K, D_V)
         for i in range(begin, whole):
             q, do = rows(Q, b, h, i, T_Q, D_K), rows(dO, b, h, i, T_Q, D_V)
-            p, ds = shares(k, q, v, do, L, delta, b, h, i, scale, T_Q, T_K, BOUNDED)
-            visible = ct.transpose(sees(i, j, offset, K.shape[2], T_Q, T_K, CAUSAL))
+            p, ds = shares(k, q, v, do, L, delta, b, h, i, scale, T_Q, T_K)
+            visible = ct.transpose(sees(i, j, offset, K.shape[2], T_Q, T_K))
             p, ds = ct.where(visible, p, 0.0), ct.where(visible, ds, 0.0)
             dv = ct.mma(p.astype(dO.dtype), finite(do), dv)
             dk = ct.mma(ds.astype(Q.dtype), finite(q), dk)
         for i in range(whole, end):
             q, do = rows(Q, b, h, i, T_Q, D_K), rows(dO, b, h, i, T_Q, D_V)
-            p, ds = shares(k, q, v, do, L, delta, b, h, i, scale, T_Q, T_K, BOUNDED)
+            p, ds = shares(k, q, v, do, L, delta, b, h, i, scale, T_Q, T_K)
             dv = ct.mma(p.astype(dO.dtype), do, dv)
             dk = ct.mma(ds.astype(Q.dtype), q, dk)
     write(dK, b, kv, j, dk * scale)
@@ -113,7 +113,7 @@ def keys(
 
 def queries(
     Q: Any, K: Any, V: Any, dO: Any, L: Any, delta: Any, dQ: Any, scale: float, offset: int, tiles: int, heads: int, group: int,
-    T_Q: Int, T_K: Int, D_K: Int, D_V: Int, CAUSAL: Bool, BOUNDED: Bool,
+    T_Q: Int, T_K: Int, D_K: Int, D_V: Int,
 ) -> None:  # fmt: skip
     """dQ of a tile of queries (MHA-GRAD-4)."""
     i = tiles - 1 - ct.bid(0) % tiles
@@ -123,16 +123,16 @@ def queries(
     q, do = rows(Q, b, h, i, T_Q, D_K), rows(dO, b, h, i, T_Q, D_V)
     shift, back = shifts(L, b, h, i, T_Q).reshape((T_Q, 1)), column(delta, b, h, i, T_Q).reshape((T_Q, 1))
     dq = ct.full((T_Q, D_K), 0.0, ct.float32)
-    whole, end = spans(i, offset, K.shape[2], T_Q, T_K, CAUSAL)
+    whole, end = spans(i, offset, K.shape[2], T_Q, T_K)
     for j in range(whole):
         k, v = rows(K, b, kv, j, T_K, D_K), rows(V, b, kv, j, T_K, D_V)
-        p = ct.exp2(scores(q, k, scale * LOG2_E, T_Q, T_K, BOUNDED) - shift)
+        p = ct.exp2(scores(q, k, scale * LOG2_E, T_Q, T_K, True) - shift)
         ds = p * (products(do, v, T_Q, T_K) - back)
         dq = ct.mma(ds.astype(K.dtype), k, dq)
     for j in range(whole, end):
         k, v = rows(K, b, kv, j, T_K, D_K), rows(V, b, kv, j, T_K, D_V)
-        p = ct.exp2(scores(q, k, scale * LOG2_E, T_Q, T_K, BOUNDED) - shift)
-        ds = ct.where(sees(i, j, offset, K.shape[2], T_Q, T_K, CAUSAL), p * (products(do, v, T_Q, T_K) - back), 0.0)
+        p = ct.exp2(scores(q, k, scale * LOG2_E, T_Q, T_K, True) - shift)
+        ds = ct.where(sees(i, j, offset, K.shape[2], T_Q, T_K), p * (products(do, v, T_Q, T_K) - back), 0.0)
         dq = ct.mma(ds.astype(K.dtype), finite(k), dq)
     write(dQ, b, h, i, dq * scale)
 
@@ -160,13 +160,10 @@ def shifts(L: Any, b: int, h: int, i: int, T: int) -> Any:
     return ct.where(lse == -INFINITY, INFINITY, lse * LOG2_E)
 
 
-def spans(i: int, offset: int, keys: int, T_Q: int, T_K: int, CAUSAL: bool) -> Any:
+def spans(i: int, offset: int, keys: int, T_Q: int, T_K: int) -> Any:
     """For tile i of queries: the number of tiles of keys that each of them sees whole, and of those that some query sees."""
-    whole, end = keys // T_K, ct.cdiv(keys, T_K)
-    if CAUSAL:
-        end = min(end, (max(0, (i + 1) * T_Q + offset) + T_K - 1) // T_K)
-        whole = min(whole, max(0, i * T_Q + offset + 1) // T_K)
-    return min(whole, end), end
+    end = min(ct.cdiv(keys, T_K), (max(0, (i + 1) * T_Q + offset) + T_K - 1) // T_K)
+    return min(end, min(keys // T_K, max(0, i * T_Q + offset + 1) // T_K)), end
 
 
 def products(x: Any, y: Any, M: int, N: int) -> Any:
@@ -182,10 +179,10 @@ def scores(x: Any, y: Any, scale: float, M: int, N: int, BOUNDED: bool) -> Any:
 
 
 def shares(
-    k: Any, q: Any, v: Any, do: Any, L: Any, delta: Any, b: int, h: int, i: int, scale: float, T_Q: int, T_K: int, BOUNDED: bool
+    k: Any, q: Any, v: Any, do: Any, L: Any, delta: Any, b: int, h: int, i: int, scale: float, T_Q: int, T_K: int
 ) -> Any:  # fmt: skip
     """P and dS of a tile, (T_K, T_Q): a column is a query."""
-    p = ct.exp2(scores(k, q, scale * LOG2_E, T_K, T_Q, BOUNDED) - shifts(L, b, h, i, T_Q).reshape((1, T_Q)))
+    p = ct.exp2(scores(k, q, scale * LOG2_E, T_K, T_Q, True) - shifts(L, b, h, i, T_Q).reshape((1, T_Q)))
     return p, p * (products(v, do, T_K, T_Q) - column(delta, b, h, i, T_Q).reshape((1, T_Q)))
 
 
@@ -202,12 +199,10 @@ def bounded(s: Any) -> Any:
     return ct.minimum(ct.maximum(s, -MOST, propagate_nan=True), MOST, propagate_nan=True)
 
 
-def sees(i: int, j: int, offset: int, keys: int, T_Q: int, T_K: int, CAUSAL: bool) -> Any:
+def sees(i: int, j: int, offset: int, keys: int, T_Q: int, T_K: int) -> Any:
     """(T_Q, T_K): which pairs are visible (MHA-MASK-7)."""
     key = j * T_K + ct.arange(T_K, dtype=ct.int32).reshape((1, T_K))
-    last = ct.full((T_Q, 1), keys - 1, ct.int32)
-    if CAUSAL:
-        last = ct.minimum(last, i * T_Q + offset + ct.arange(T_Q, dtype=ct.int32).reshape((T_Q, 1)))
+    last = ct.minimum(i * T_Q + offset + ct.arange(T_Q, dtype=ct.int32).reshape((T_Q, 1)), keys - 1)
     return key <= last
 
 
