@@ -2,6 +2,7 @@
 
 cd conformance/examples
 mha conform jax_sdpa:attention --arrays jax --layout bnhd --claims jax_sdpa.toml
+mha conform jax_sdpa:attention --arrays jax --layout bnhd --claims jax_sdpa_train.toml     and its gradients
 """
 
 import jax

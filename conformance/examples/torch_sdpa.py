@@ -3,6 +3,7 @@
 cd conformance/examples
 mha conform torch_sdpa:dispatched --arrays torch --claims torch_sdpa.toml
 mha conform torch_sdpa:math       --arrays torch --claims torch_sdpa.toml
+mha conform torch_sdpa:dispatched --arrays torch --claims torch_sdpa_train.toml     and its gradients
 """
 
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 
@@ -10,7 +13,8 @@ import pytest
 
 import mha_core
 from mha_backends import reference
-from mha_core import BackendUnavailable, Unsupported, registry
+from mha_core import BackendUnavailable, Unsupported, door, registry
+from mha_core.gradients import bind_gradients
 
 
 def entry(name, value):
@@ -37,6 +41,22 @@ def plugins(monkeypatch):
 def test_a_name_gives_the_objects_that_the_package_exports():
     assert mha_core.load("reference").attention is reference.attention
     assert mha_core.load("reference").multi_head_attention is reference.multi_head_attention
+
+
+def test_threads_that_bind_a_backend_at_once_share_its_functions(monkeypatch):
+    """Each that starts to build waits for the other to start too; where one builds for both, it waits in vain and goes on."""
+    both = threading.Barrier(2)
+
+    def slow(*arguments):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.5)
+        return bind_gradients(*arguments)
+
+    monkeypatch.setattr(door, "bind_gradients", slow)
+    backend = replace(reference.create(), name="new")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(mha_core.bind, [backend] * 2)
+    assert first is second and first.attention is second.attention
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(plugins):

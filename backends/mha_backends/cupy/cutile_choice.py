@@ -80,6 +80,8 @@ def choose_tiled(capability: int, dtype: str, sizes: Sizes, options: frozenset[s
 def tiled_options_of(call: Call) -> frozenset[str]:
     """As ``options_of``, where a band is causal or a window, and an offset one number or one per batch item."""
     options = options_of(call)
+    if call.dropout is not None:
+        options |= {"dropout"}
     if call.band is not None:
         options = options - {"band"} | {"causal" if call.band == (None, 0) else "window"}
         if not isinstance(call.query_offset, int):

@@ -9,6 +9,7 @@ import numpy as np
 from mha_backends.numpy.backward import attend_vjp
 from mha_backends.numpy.explain import explain
 from mha_backends.numpy.forward import attend
+from mha_backends.numpy.tangents import attend_jvp
 from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
 from mha_spec.call import Array, dtype_name
 
@@ -32,6 +33,7 @@ def _create(threads: int | None) -> Backend:
         name="numpy",
         attend=partial(attend, threads=threads),
         attend_vjp=partial(attend_vjp, threads=threads),
+        attend_jvp=partial(attend_jvp, threads=threads),
         linear=linear,
         to_host=to_host,
         from_host=from_host,
@@ -40,7 +42,7 @@ def _create(threads: int | None) -> Backend:
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),
-            features=FORWARD | {"vjp"},
+            features=FORWARD | {"dropout", "vjp", "jvp"},
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",

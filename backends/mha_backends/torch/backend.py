@@ -1,6 +1,7 @@
 """The torch backend as a value: how a call is cut into blocks, and what is claimed."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from mha_backends.torch import fused
 from mha_backends.torch.forward import attend_block
 from mha_backends.torch.precision import no_autocast
+from mha_backends.torch.tangents import attend_jvp
 from mha_backends.torch.visibility import Block, reach, visible
 from mha_core import AttentionGradients, AttentionResult, Backend, Call, Claims, Cotangents, Violation
 from mha_core.backend import FORWARD, STRICTEST
@@ -87,8 +89,9 @@ def _concatenated(call: Call, parts: list[AttentionResult]) -> AttentionResult:
 
 def _refuse_layouts(call: Call) -> None:
     """MHA-VAL-1: what the door cannot know of torch. Nested and sparse tensors have no strides to read."""
-    for name in Call.__slots__:
-        x = getattr(call, name)
+    given = {name: getattr(call, name) for name in Call.__slots__}
+    given["keep"] = None if call.dropout is None else call.dropout.keep
+    for name, x in given.items():
         if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
             kind = "nested" if x.is_nested else str(x.layout)
             raise Violation(
@@ -131,6 +134,7 @@ _BACKEND = Backend(
     name="torch",
     attend=attend,
     attend_vjp=attend_vjp,
+    attend_jvp=partial(attend_jvp, attend),
     linear=linear,
     to_host=to_host,
     from_host=from_host,
@@ -139,7 +143,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays="torch",
         dtypes=tuple(STRICTEST),
-        features=FORWARD | {"vjp"},
+        features=FORWARD | {"dropout", "vjp", "jvp"},
         profiles=STRICTEST,
         strict=True,
         determinism="run-to-run",

@@ -6,6 +6,7 @@ profiles = { float32 = "P32", bfloat16 = "PB16" }
 strict = false                                # MHA-MASK-19
 determinism = "run-to-run"                    # MHA-EXEC-8
 grade = "ANY"                                 # MHA-NUM-19: RN rounds to nearest everywhere, ANY in any mode
+flushes_subnormals = false                    # MHA-NUM-23: true where subnormal numbers may be taken for 0
 layout = "bnhd"                               # its axes, where not (batch, heads, positions, channels)
 layouts = ["contiguous", "transposed"]        # the memory layouts it takes; all where absent
 excludes = [["mask", "causal"]]               # features that cannot be asked for together
@@ -15,6 +16,8 @@ measured_on = "torch 2.13.0"                  # the version that these claims sp
 limits = { d_k = { max = 256, multiple_of = 8 }, batch_axes = { min = 1, max = 1 } }
 environment = { JAX_ENABLE_X64 = "1" }        # set before it is imported
 hooks = { to_native = "my_module:to_native", from_native = "my_module:from_native" }
+vjp = "my_module:attention_vjp"               # its gradients, called as MHA-GRAD-1 has it; this claims the feature vjp
+differentiable = true                         # or: they come by automatic differentiation of its arrays' library
 xfail = [...]                                 # failures that are known: mha_conformance.run.xfail
 
 ``to_native(array, name)`` makes its array of a NumPy array, and raises ``mha_conformance.run.arrays.Inexpressible`` for what its
@@ -50,6 +53,7 @@ class Declaration:
     strict: bool | None = None
     determinism: str | None = None
     grade: str | None = None
+    flushes_subnormals: bool | None = None
     layout: str | None = None
     layouts: tuple[str, ...] | None = None
     excludes: tuple[frozenset[str], ...] = ()
@@ -60,6 +64,8 @@ class Declaration:
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[str, str] = field(default_factory=dict)
+    vjp: str | None = None
+    differentiable: bool = False
     xfail: tuple[Expected, ...] = ()
 
     def over(self, claims: Claims) -> Claims:
@@ -69,12 +75,18 @@ class Declaration:
         return Claims(
             arrays=claims.arrays,
             dtypes=dtypes,
-            features=claims.features if self.features is None else self.features,
+            features=(claims.features if self.features is None else self.features) | self._trained,
             profiles=inferred if self.profiles is None else self.profiles,
             strict=claims.strict if self.strict is None else self.strict,
             determinism=self.determinism or claims.determinism,  # type: ignore[arg-type]  # Claims refuses a strange one
             grade=self.grade or claims.grade,  # type: ignore[arg-type]
+            flushes_subnormals=claims.flushes_subnormals if self.flushes_subnormals is None else self.flushes_subnormals,
         )
+
+    @property
+    def _trained(self) -> frozenset[str]:
+        """Who says where its gradients come from claims them."""
+        return frozenset({"vjp"} if self.vjp is not None or self.differentiable else ())
 
     def apply_environment(self) -> None:
         """Set the variables, before the implementation is imported."""
@@ -82,9 +94,10 @@ class Declaration:
 
     def hook(self, name: str) -> Callable[..., Any] | None:
         """The function that the hook names; the current directory is importable by then."""
-        if name not in self.hooks:
+        named = self.vjp if name == "vjp" else self.hooks.get(name)
+        if named is None:
             return None
-        module, _, attribute = self.hooks[name].partition(":")
+        module, _, attribute = named.partition(":")
         return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
 
 
@@ -102,13 +115,14 @@ def parse(found: Mapping[str, Any], file: str) -> Declaration:
     _one_of(file, "native_offset", given, ("top-left", "bottom-right"))
     _one_of(file, "layout", given, ("bhnd", "bnhd"))
     _one_of(file, "grade", given, ("RN", "ANY"))
-    for name in ("strict", "heads_mix"):
+    for name in ("strict", "heads_mix", "flushes_subnormals", "differentiable"):
         if not isinstance(given.get(name, False), bool):
             raise ValueError(f"{file}: {name} is true or false; given {given[name]!r}")
     if strange := sorted(set(given.get("layouts", ())) - {"contiguous", *LAYOUTS}):
         raise ValueError(f"{file}: layouts {strange}; known are contiguous, {', '.join(LAYOUTS)}")
     if strange := sorted(set(given.get("hooks", ())) - {"to_native", "from_native"}):
         raise ValueError(f"{file}: hooks {strange}; known are to_native and from_native, each a module:function")
+    _check_gradients(file, given)
     if strange := sorted(set(given.get("dtypes", ())) - set(STRICTEST)):
         raise ValueError(f"{file}: dtypes {strange}; known are {', '.join(STRICTEST)}")
     _check_limits(file, given.get("limits", {}))
@@ -127,6 +141,18 @@ def parse(found: Mapping[str, Any], file: str) -> Declaration:
 def _one_of(file: str, name: str, given: Mapping[str, Any], values: tuple[str, ...]) -> None:
     if given.get(name) not in (None, *values):
         raise ValueError(f"{file}: {name} is {' or '.join(values)}; given {given[name]!r}")
+
+
+def _check_gradients(file: str, given: Mapping[str, Any]) -> None:
+    vjp = given.get("vjp")
+    if vjp is not None and not (isinstance(vjp, str) and all(vjp.partition(":"))):
+        raise ValueError(f"{file}: vjp is a module:function; given {vjp!r}")
+    if vjp is not None and given.get("differentiable"):
+        raise ValueError(f"{file}: vjp and differentiable; gradients come from one of them")
+    if "vjp" in given.get("features", ()) and vjp is None and not given.get("differentiable"):
+        raise ValueError(
+            f'{file}: the feature vjp without its function; name it, vjp = "module:function", or say differentiable = true'
+        )
 
 
 def _check_profiles(file: str, profiles: Mapping[str, str]) -> None:

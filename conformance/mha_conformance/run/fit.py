@@ -73,7 +73,7 @@ def _beyond_limits(case: Case, about: About) -> str:
         layout = "contiguous" if request.layout == IN_PLACE else request.layout.removeprefix(ALONE)
         if declared.layouts is not None and layout not in declared.layouts:
             return f"beyond its limits: the layout {layout}"
-        if request.target == "attention":
+        if request.target in ("attention", "vjp"):
             for size, value in _sizes(request).items():
                 if not _within(value, declared.limits.get(size, {})):
                     return f"beyond its limits: {size} = {value}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from mha_conformance.run.arrays import converter, to_host
 from mha_conformance.run.declaration import Declaration, read
+from mha_conformance.run.differentiated import differentiated
 from mha_core import Api, BackendUnavailable, Claims, KVCache, load, merge_partials
 from mha_core.backend import FORWARD
 
@@ -87,7 +88,19 @@ def open_target(target: Target) -> Implementation:
         inferred=found.inferred and declared.features is None,
         convert=to_native or found.convert,
         host=from_native or found.host,
+        vjp=_gradients(found, declared, target),
     )
+
+
+def _gradients(found: Implementation, declared: Declaration, target: Target) -> Callable[..., Any] | None:
+    """Where its gradients come from: its own door, a function that it names, or the differentiation of its arrays' library."""
+    if (declared.vjp or declared.differentiable) and ":" not in target.name:
+        raise ValueError(
+            f"{target.claims}: vjp and differentiable are for callables; the backend {target.name} claims its own gradients"
+        )
+    if declared.differentiable:
+        return differentiated(found.attention, target.arrays)
+    return declared.hook("vjp") or found.vjp
 
 
 def _backend(name: str, device: str | None) -> Implementation:

@@ -13,10 +13,12 @@ from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.reply import Reply
 from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
+from mha_conformance.run.guards import Guards
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
+from mha_conformance.run.unpacked import unpacked
 from mha_core import AttentionResult, BackendUnavailable, Unsupported
 
 CONCURRENT = "MHA-EXEC-7"
@@ -30,10 +32,12 @@ class Asked(NamedTuple):
     clause: str
     rule: Rule
     requests: tuple[Request, ...]
+    loud: bool = True
+    """Whether what surrounds the arrays is NaN; otherwise it is 0."""
 
     @classmethod
-    def by(cls, case: Case) -> "Asked":
-        return cls(case.clause, case.rule, case.make())
+    def by(cls, case: Case, loud: bool = True) -> "Asked":
+        return cls(case.clause, case.rule, case.make(), loud)
 
 
 def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
@@ -41,15 +45,23 @@ def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
     witnessed = asked.rule in ("facts", "gradient facts")
     if asked.clause == CONCURRENT:
         with ThreadPoolExecutor(len(asked.requests)) as pool:
-            return list(pool.map(lambda request: _answer(implementation, request, [], witnessed), asked.requests))
-    held: list[Native] = []
-    return [_answer(implementation, request, held, witnessed) for request in asked.requests]
+            return list(pool.map(lambda one: _answer(implementation, one, [], Guards(asked.loud), witnessed), asked.requests))
+    held, guards = list[Native](), Guards(asked.loud)
+    return [_answer(implementation, request, held, guards, witnessed) for request in asked.requests]
 
 
-def _answer(implementation: Implementation, request: Request, held: list[Native], witnessed: bool) -> Reply:
-    """Convert, call, convert back. ``held`` keeps the arrays of a case alive, so that none is built where another one was."""
+def _answer(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
+    """Convert, call, convert back, and look around the arrays.
+
+    ``held`` keeps the arrays of a case alive, so that none is built where another one was.
+    """
+    reply = _answered(implementation, request, held, guards, witnessed)
+    return replace(reply, touched=guards.touched())
+
+
+def _answered(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
     try:
-        operands, options = prepared(implementation, request)
+        operands, options = prepared(implementation, request, guards)
         if request.layout == IN_PLACE:
             operands, options = overwritten(operands, options, held)
         held.append((operands, options))
@@ -76,7 +88,8 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
         return Reply("refused", error=words, clause=getattr(error, "clause", None), facts={"teaches": _teaches(error)})
     try:
         if request.target in ("vjp", "layer vjp"):
-            return gradient_reply(implementation.host, witness, result)
+            turned = implementation.layout == "bnhd" and request.target == "vjp"
+            return gradient_reply(implementation.host, witness, result, turned)
         return replace(_reply(implementation, request, witness, result), kernel=kernel)
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
@@ -84,7 +97,7 @@ def _answer(implementation: Implementation, request: Request, held: list[Native]
 
 def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
-    output, weights, lse = _unpacked(result, request)
+    output, weights, lse = (result[0], None, result[1]) if request.target == "merge" else unpacked(result)
     facts = {} if witness is None else witness.of_results(result, output, weights, lse)
     # the steps over a cache were brought back one by one
     come = np.asarray if request.target == "cache" else implementation.host
@@ -132,15 +145,15 @@ def _stepped(implementation: Implementation, query: Any, key: Any, value: Any, *
     if implementation.prepare is not None:
         implementation.prepare({name: tuple(x.shape) for name, x in zip(OPERANDS, operands, strict=True)})
     if implementation.layout != "bnhd":
-        return AttentionResult(*_unpacked(implementation.attention(*operands, **options), None))
+        return AttentionResult(*unpacked(implementation.attention(*operands, **options)))
     xp = array_namespace(query)
-    output, weights, lse = _unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options), None)
+    output, weights, lse = unpacked(implementation.attention(*(xp.moveaxis(x, -2, -3) for x in operands), **options))
     return AttentionResult(xp.moveaxis(output, -2, -3), weights, lse)
 
 
 def _prepare(implementation: Implementation, request: Request) -> None:
     """Tell a system that compiles for its shapes which ones come; it is called many times, since stale buffers show on reuse."""
-    if implementation.prepare is not None and request.target == "attention":
+    if implementation.prepare is not None and request.target in ("attention", "vjp"):
         arrays = dict(zip(OPERANDS, request.operands, strict=True)) | dict(request.arrays)
         implementation.prepare({name: tuple(x.shape) for name, x in arrays.items()})
 
@@ -153,17 +166,6 @@ def _kernel(implementation: Implementation, request: Request, operands: list[Any
         return str(implementation.explain(*operands, **options))
     except Exception:
         return ""
-
-
-def _unpacked(result: Any, request: Request | None) -> tuple[Any, Any, Any]:
-    """(output, weights, lse) of what came back: an array, a result with these names, or a tuple in this order."""
-    if request is not None and request.target == "merge":
-        return result[0], None, result[1]
-    if hasattr(result, "output"):
-        return result.output, getattr(result, "weights", None), getattr(result, "lse", None)
-    if isinstance(result, tuple):
-        return (*result, None, None, None)[:3]
-    return result, None, None
 
 
 def _teaches(error: Exception) -> bool:
