@@ -30,9 +30,11 @@ PRODUCTS = {"sm_90": r"\bHGMMA\b", "sm_100": r"\bUTC\w*MMA\b"}
 
 
 def code_hash():
-    """Of the kernels, their tiles and how they are launched."""
-    names = ("cutile.py", "cutile_choice.py", "cutile_kernels.py")
-    return hashlib.sha256(b"".join((CODE / name).read_bytes() for name in names)).hexdigest()
+    """Of the kernels, and of what they are compiled for."""
+    from mha_backends.cupy.cutile_choice import HINTS
+
+    asked = repr([HINTS, *((*variant, variant[-1].tiles) for variant in variants())])
+    return hashlib.sha256((CODE / "cutile_kernels.py").read_bytes() + asked.encode()).hexdigest()
 
 
 def variants():
@@ -50,7 +52,8 @@ def compiled(arch, kernel, tiled, cache):
     import cuda.tile as ct
     from cuda.tile.compilation import ArrayConstraint, CallingConvention, KernelSignature, ScalarConstraint, export_kernel
 
-    from mha_backends.cupy import cutile, cutile_kernels
+    from mha_backends.cupy import cutile_kernels
+    from mha_backends.cupy.cutile_choice import HINTS
 
     made = cache / f"{arch}-{kernel}-{tiled.element}-{tiled.width}-{code_hash()[:12]}.cubin"
     if made.exists():
@@ -73,7 +76,7 @@ def compiled(arch, kernel, tiled, cache):
         "queries": [x, x, x, x, row, row, x, number, *[integer] * 4, *tile, *widths],
     }[kernel]
     signature = KernelSignature(parameters, CallingConvention.cutile_python_v2(), symbol="kernel")
-    function = ct.kernel(getattr(cutile_kernels, kernel), **({} if kernel == "deltas" else cutile.HINTS))
+    function = ct.kernel(getattr(cutile_kernels, kernel), **({} if kernel == "deltas" else HINTS))
     export_kernel(function, [signature], str(made), gpu_code=arch, output_format="cubin")
     return made
 

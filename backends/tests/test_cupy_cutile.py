@@ -36,16 +36,16 @@ def api(ct, monkeypatch):
     monkeypatch.setattr(arrays.DEVICE, "compute_capability", "90")
     machine = Machine()
     machine.cupy.cuda.get_current_stream = lambda: arrays.SimpleNamespace(ptr=7)
-    backend, host = (importlib.import_module(f"mha_backends.cupy.{name}") for name in ("backend", "cutile"))
+    backend, choice = (importlib.import_module(f"mha_backends.cupy.{name}") for name in ("backend", "cutile_choice"))
 
-    def chosen(capability, dtype, sizes, options, scale, choose=host.choose_tiled):
+    def chosen(capability, dtype, sizes, options, scale, choose=choice.choose_tiled):
         tiled = choose(capability, "bfloat16" if dtype == "float32" else dtype, sizes, options, scale)
         return tiled if isinstance(tiled, str) else tiled._replace(element=dtype)
 
     def not_ours(*arguments):
         pytest.fail("a call of these tests went to another layer")
 
-    monkeypatch.setattr(host, "choose_tiled", chosen)
+    monkeypatch.setattr(choice, "choose_tiled", chosen)
     base = backend.build(machine.cuda, False)
     claims = replace(base.claims, features=base.claims.features | {"vjp"})
     return bind(backend.with_cutile(machine.cuda, replace(base, attend=not_ours, attend_vjp=not_ours, claims=claims)))

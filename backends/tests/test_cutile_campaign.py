@@ -14,7 +14,7 @@ def campaign():
     return module
 
 
-def test_the_result_is_of_these_kernels():
+def test_the_result_is_of_these_kernels(backend_package):
     record = json.loads(campaign().RESULT.read_text(encoding="utf-8"))
     assert record["code"] == campaign().code_hash(), "the cuTile kernels have changed: run .ci/cutile again"
 

@@ -141,6 +141,12 @@ def test_a_dry_run_runs_nothing_and_says_so(tmp_path):
     assert "MEASURED" not in (tmp_path / "gpu-check.md").read_text() and "HOLDS" not in (tmp_path / "gpu-check.svg").read_text()
 
 
+def test_a_dry_run_leaves_nothing_where_nobody_asked_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert mha("gpu-check", "--dry-run").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @no_gpu
 def test_without_a_gpu_it_is_one_sentence_and_code_2(tmp_path):
     ended = mha("gpu-check", "--out", str(tmp_path / "out"))

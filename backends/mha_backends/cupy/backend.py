@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mha_backends.cupy.cublas import linear
+from mha_backends.cupy.cutile_choice import explain as explain_tiled
 from mha_backends.cupy.devices import Cuda, devices, find_cuda, from_host, to_host
 from mha_backends.cupy.forward import attend, explain
 from mha_core.backend import FORWARD, STRICTEST, Backend, Claims
@@ -77,5 +78,5 @@ def with_cutile(cuda: Cuda, backend: Backend) -> Backend:
         backend,
         attend=partial(tiles.attend, cuda, backend.attend),
         attend_vjp=None if vjp is None else partial(tiles.attend_vjp, cuda, vjp),
-        explain=partial(tiles.explain, backend.explain),
+        explain=partial(explain_tiled, backend.explain),
     )

@@ -11,18 +11,15 @@ from typing import Any
 import cuda.tile as ct
 
 from mha_backends.cupy import cutile_kernels
-from mha_backends.cupy.cutile_choice import Tiled, choose_tiled, tiled_options_of
+from mha_backends.cupy.cutile_choice import HINTS, Tiled, chosen
 from mha_backends.cupy.devices import Cuda, require_device
-from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents, dtype_name
-
-HINTS = {"occupancy": 1, "num_worker_warps": 8}
-"""For the kernels with matrix products: one block on a multiprocessor, and eight warps for what is no product."""
+from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents
 
 
 def attend(cuda: Cuda, others: Callable[[Call], AttentionResult], call: Call) -> AttentionResult:
     """The arrays that a legal call asks for; a call that is not for these kernels goes to the ``others``."""
     require_device(cuda)
-    tiled = _chosen(call)
+    tiled = chosen(call)
     if isinstance(tiled, str):
         return others(call)
     with call.query.device:
@@ -35,23 +32,12 @@ def attend_vjp(
 ) -> AttentionGradients:
     """The gradients of chapter 5; a call that is not for these kernels goes to the ``others``."""
     require_device(cuda)
-    tiled = _chosen(call)
+    tiled = chosen(call)
     if isinstance(tiled, str):
         return others(call, cotangents, forward)
     with call.query.device:
         output, lse = (forward.output, forward.lse) if forward is not None else _forward(cuda, tiled, call)
         return _backward(cuda, tiled, call, cotangents, output, lse)
-
-
-def explain(others: Callable[[Call], str], call: Call) -> str:
-    """Which kernel ``attend`` runs, and where it is not one of these, why not."""
-    tiled = _chosen(call)
-    return f"{others(call)}; not cutile, because {tiled}" if isinstance(tiled, str) else str(tiled)
-
-
-def _chosen(call: Call) -> Tiled | str:
-    capability, options = int(call.query.device.compute_capability), tiled_options_of(call)
-    return choose_tiled(capability, dtype_name(call.query), call.sizes, options, call.scale)
 
 
 def _forward(cuda: Cuda, tiled: Tiled, call: Call) -> tuple[Array, Array]:

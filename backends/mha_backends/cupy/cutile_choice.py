@@ -1,10 +1,11 @@
 """Which calls the cuTile kernels compute where they are asked for: ``load("cupy", kernel="cutile")``. Pure, as ``choose`` is."""
 
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
 from mha_backends.cupy.choose import options_of
-from mha_spec.call import Call, Sizes
+from mha_spec.call import Call, Sizes, dtype_name
 
 CAPABILITIES = (90, 100, 103)
 """The compute capabilities, times 10, for which the kernels compile without spilling registers; elsewhere tiles that pay do not."""
@@ -13,6 +14,9 @@ WIDTHS = (64, 128)
 """Channels for which they are compiled: powers of two; a call gets the least that hold its own, and the rest are 0."""
 
 TAKEN = frozenset({"causal", "lse"})
+
+HINTS = {"occupancy": 1, "num_worker_warps": 8}
+"""For the kernels with matrix products: one block on a multiprocessor, and eight warps for what is no product."""
 
 LARGEST_SCALE = 2.0**40
 """float16 products are below 2^32 times the channels: up to this scale no score of theirs leaves float32."""
@@ -52,6 +56,18 @@ class Tiled(NamedTuple):
     def __str__(self) -> str:
         (queries, keys), form = self.tiles["forward"], "causal" if self.causal else "full"
         return f"cutile: {self.element}, d {self.width}, {form}, tiles of {queries} queries and {keys} keys"
+
+
+def chosen(call: Call) -> Tiled | str:
+    """``choose_tiled`` for a call, by the device of its query."""
+    capability, options = int(call.query.device.compute_capability), tiled_options_of(call)
+    return choose_tiled(capability, dtype_name(call.query), call.sizes, options, call.scale)
+
+
+def explain(others: Callable[[Call], str], call: Call) -> str:
+    """Which kernel runs where cuTile is asked for; where it is not one of these, what the ``others`` say, and why not."""
+    tiled = chosen(call)
+    return f"{others(call)}; not cutile, because {tiled}" if isinstance(tiled, str) else str(tiled)
 
 
 def choose_tiled(capability: int, dtype: str, sizes: Sizes, options: frozenset[str], scale: float) -> Tiled | str:

@@ -15,7 +15,8 @@ from mha_conformance.gpu.result import NAMES, counts, headline, value, write
 STYLES = {"HOLDS": "green", "MEASURED": "", "FAILS": "bold red", "CRASHED": "bold magenta", "NOT RUN": "dim"}
 
 
-def gpu_check(folder: Path, dry_run: bool) -> NoReturn:
+def gpu_check(out: Path | None, dry_run: bool) -> NoReturn:
+    """``out`` gets the files of ``NAMES``; None is a folder of this name, and for a dry run none at all."""
     why = missing()
     if why and not dry_run:
         could_not_run(
@@ -25,8 +26,10 @@ def gpu_check(folder: Path, dry_run: bool) -> NoReturn:
         say(f"a dry run: nothing is run{f', and nothing could be: {why}' if why else ''}", "bold")
     done = dry("a dry run") if dry_run else check(lambda text: console(sys.stderr).print(text))
     _print(done, dry_run)
-    write(done, folder, dry_run)
-    say(f"written: {', '.join(str(folder / name) for name in NAMES)}", "dim")
+    if out is not None or not dry_run:
+        folder = out or Path("gpu-check")
+        write(done, folder, dry_run)
+        say(f"written: {', '.join(str(folder / name) for name in NAMES)}", "dim")
     raise typer.Exit(exit_code(done))
 
 
