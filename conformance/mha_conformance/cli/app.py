@@ -10,6 +10,7 @@ from mha_conformance.cli import bench as bench_command
 from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
+from mha_conformance.cli import gpu_check as gpu_check_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
 from mha_conformance.cli.outputs import Outputs
@@ -184,6 +185,21 @@ def bench(
     """
     asked = {"--seed-article": seed_article, "--layer": layer, "--options": options}
     bench_command.bench(names or [], asked, lengths, batch, heads, d, causal, dtype, rounds, seconds, svg, json)
+
+
+@app.command("gpu-check")
+def gpu_check(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where JSON, a table and a picture are written.")] = Path(
+        "gpu-check"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing; say for each part what would be done.")] = False,
+) -> None:
+    """Check and measure the CuPy backend on this machine's GPU, in under eight minutes and without a network.
+
+    Its instructions against golden data, the suite, compute-sanitizer, then speed beside torch's kernels. A part that crashes
+    costs that part alone, and what was not run is never shown as a result.
+    """
+    gpu_check_command.gpu_check(out, dry_run)
 
 
 @app.command()
