@@ -30,7 +30,8 @@ class Blocks(NamedTuple):
     """A tile is ``rows`` queries, those of a group together, by ``columns`` keys.
 
     A head of up to half ``pack`` scores is packed: it is one tile, and with other heads and items, up to ``pack`` scores,
-    one task. Larger heads share a task, and the cost of each step in Python, where their tiles have up to twice ``pack`` scores.
+    one task. Larger heads share a task, and what each step costs in Python, where their tiles have up to twice ``pack``
+    scores: that is a tenth of a causal call at 512 tokens.
     """
 
     rows: int
@@ -40,8 +41,8 @@ class Blocks(NamedTuple):
 
 FULL = Blocks(512, 528)
 BAND = Blocks(256, 784)
-"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal, so there are no more of them than a
-sixteenth of the longest row sees, and half as many at least."""
+"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal: there are at most these many,
+a sixteenth of what the longest row sees if that is less, and never less than half."""
 
 
 def usual_blocks(call: Call, bytes_each: int) -> Blocks:
