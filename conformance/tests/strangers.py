@@ -55,6 +55,17 @@ def writes_before(query, key, value):
     return _attend(query, key, value)
 
 
+BUFFERS = {}
+
+
+def one_buffer(query, key, value):
+    """Returns the same memory for each result of a shape."""
+    result = _attend(query, key, value)
+    buffer = BUFFERS.setdefault((result.shape, result.dtype), result)
+    buffer[...] = result
+    return buffer
+
+
 def _element(x, at):
     """The element of an array's allocation that lies ``at`` elements behind its first."""
     return np.ndarray((), x.dtype, x.base, x.ctypes.data - x.base.ctypes.data + at * x.itemsize)

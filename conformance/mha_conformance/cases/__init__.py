@@ -16,6 +16,7 @@ from mha_conformance.cases import (
     compositions,
     decoding,
     drawn,
+    dropout,
     dtypes,
     emptiness,
     exactness,
@@ -71,12 +72,13 @@ CROSSED = (
 )
 NUMBERS = (exactness, subnormal, statistics, large, far_apart, linear)
 TRAINING = (gradients, gradients_hidden, gradients_layer)
+DROPPED = (dropout,)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING) for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING, *DROPPED) for case in part.cases())
     if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
         raise ValueError(f"case ids that occur twice: {twice}")
     return found

@@ -22,7 +22,8 @@ class Request:
     """One call: host arrays by name, all values exact in ``dtype``, and the Python options beside them.
 
     ``operands`` are positional (query, key, value; for a merge output 0, lse 0, ...); ``arrays`` are array-valued options, with
-    a dtype of their own in ``dtypes`` where it is not the call's; ``options`` are Python values. ``layout`` says where the arrays lie.
+    a dtype of their own in ``dtypes`` where it is not the call's, and ``keep`` the mask of the ``Dropout`` among the options;
+    ``options`` are Python values. ``layout`` says where the arrays lie.
     """
 
     operands: tuple[Any, ...]

@@ -214,6 +214,7 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
             "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
             "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
             "MHA-AUX-11": [] if facts["form"] == _asked_form(request) else [f"the result is {facts['form']}"],
+            "MHA-DROP-9": [] if facts["state"] else ["a random generator was moved"],
             "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
         }[case.clause]
         if wrong:
