@@ -11,7 +11,7 @@ from saboteurs.kinds import REGISTER
 from mha_spec.clauses import load
 
 for room in (
-    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding",
+    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding", "dropout",
 ):  # fmt: skip
     import_module(f"saboteurs.{room}")
 
@@ -28,11 +28,12 @@ ELSEWHERE = {
     "MHA-COST-1": "mha_spec.cost counts, and no backend does; spec/tests/test_cost.py",
     "MHA-COST-2": "mha_spec.cost names the conventions; spec/tests/test_cost.py",
     "MHA-COST-3": "mha_spec.cost counts; spec/tests/test_cost.py",
+    "MHA-COST-7": "its calls are of level full; conformance/tests/test_memory_claim.py has one that makes the matrix",
     "MHA-NUM-4": "a formula of mha_spec.numerics; spec/tests/test_numerics.py",
     "MHA-NUM-5": "a false profile breaks the bounds of the other clauses of NUM; conformance/tests/test_conform.py declares one",
     "MHA-NUM-12": "the sum of MHA-EXEC-1, MHA-MASK-15, MHA-MASK-19 and MHA-AUX-8: whatever breaks it breaks one of them",
     "MHA-CONF-12": "it binds reports and citations; conformance/tests/test_report.py",
-    "MHA-GRAD-21": "it has no cases; spec/tests hold it to the gradients",
+    "MHA-GRAD-21": "it has no cases; backends/tests/test_tangents.py holds it to the gradients",
     "MHA-CACHE-10": "a refusal of the cache; mha_core/tests/test_cache.py gives it tensors that hold nothing to read",
     "MHA-CACHE-11": "what the memory of a cache holds; mha_core/tests/test_cache.py",
     "MHA-CACHE-12": "the layer in two halves is core's; mha_core/tests/test_cache.py holds it to the bits of the whole",

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from mha_backends.cupy.backward import attend_vjp
 from mha_backends.cupy.cublas import linear
 from mha_backends.cupy.cutile_choice import explain as explain_tiled
 from mha_backends.cupy.devices import Cuda, devices, find_cuda, from_host, to_host
@@ -47,7 +48,7 @@ def build(cuda: Cuda, tf32: bool, cutile: bool = False) -> Backend:
     claims = Claims(
         arrays="cupy",
         dtypes=tuple(profiles),
-        features=FORWARD,
+        features=FORWARD | {"vjp"},
         profiles=profiles,
         strict=False,
         determinism="run-to-run",
@@ -56,6 +57,7 @@ def build(cuda: Cuda, tf32: bool, cutile: bool = False) -> Backend:
     backend = Backend(
         name="cupy",
         attend=partial(attend, cuda, tf32),
+        attend_vjp=partial(attend_vjp, cuda, tf32),
         linear=partial(linear, cuda, tf32),
         to_host=partial(to_host, cuda),
         from_host=partial(from_host, cuda),

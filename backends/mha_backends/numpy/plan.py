@@ -39,13 +39,18 @@ class Blocks(NamedTuple):
 
 
 FULL = Blocks(512, 528)
-BAND = Blocks(128, 784)
-"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal."""
+BAND = Blocks(256, 784)
+"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal, so there are no more of them than a
+sixteenth of the longest row sees, and half as many at least."""
 
 
 def usual_blocks(call: Call, bytes_each: int) -> Blocks:
     """Blocks whose scores, of this many bytes each, fit a megabyte of cache."""
     rows, columns, pack = FULL if call.band is None else BAND
+    if call.band is not None:
+        n, (left, right) = call.query.shape[-2], call.band
+        seen = n if left is None or right is None else min(n, left + right + 1)
+        rows = min(rows, max(seen // 256 * 16, rows // 2))
     return Blocks(rows, columns * 4 // bytes_each, pack * 4 // bytes_each)
 
 

@@ -16,6 +16,7 @@ from mha_conformance.cases import (
     compositions,
     decoding,
     drawn,
+    dropout,
     dtypes,
     emptiness,
     exactness,
@@ -34,6 +35,7 @@ from mha_conformance.cases import (
     layer,
     layered,
     lengths,
+    linear,
     masks,
     memory,
     nan,
@@ -68,14 +70,15 @@ CROSSED = (
     known_ranges,
     drawn,
 )
-NUMBERS = (exactness, subnormal, statistics, large, far_apart)
+NUMBERS = (exactness, subnormal, statistics, large, far_apart, linear)
 TRAINING = (gradients, gradients_hidden, gradients_layer)
+DROPPED = (dropout,)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING) for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING, *DROPPED) for case in part.cases())
     if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
         raise ValueError(f"case ids that occur twice: {twice}")
     return found

@@ -17,7 +17,7 @@ from mha_core.backend import FORWARD
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
     "query_segments": "segments", "scale": "scale", "softcap": "softcap", "sink_logits": "sink", "return_weights": "weights",
-    "return_lse": "lse",
+    "return_lse": "lse", "dropout": "dropout",
 }  # fmt: skip
 EMULATOR = "emulator"
 """The device on which the kernels of the backend cupy run on a CPU: conformance/emulator, in a checkout."""
@@ -156,7 +156,7 @@ def _callable(target: Target) -> Implementation:
 def wrap(
     function: Callable[..., Any], name: str, arrays: str = "numpy", device: str | None = None, layout: str = "bhnd"
 ) -> Implementation:
-    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all."""
+    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all but dropout."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         features = FORWARD - {"layer"}
