@@ -36,6 +36,8 @@ def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
         return "linear memory is not claimed"
     if case.group == "determinism" and claims.determinism == "none":
         return "determinism class none promises no bits"
+    if case.rule == "same items" and claims.determinism not in ("batch-invariant", "bit-exact"):
+        return "an item has the bits that it has alone in class batch-invariant"
     if case.group == "decode" and case.rule == "same rows" and claims.determinism != "bit-exact":
         return "one row has the bits of the whole in class bit-exact alone"
     for pair in excludes:

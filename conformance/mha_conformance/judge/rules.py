@@ -135,6 +135,14 @@ def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
+def same_items(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The batch items of the later replies, one behind the other, have the bits of the first (MHA-EXEC-8, class batch-invariant)."""
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
+        return wrong
+    output = np.concatenate([reply.output for reply in replies[1:]], axis=0)
+    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
+
+
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The rows that see none of the keys in which the requests differ have the same bits (MHA-MASK-19)."""
     first, second = case.make()
@@ -268,6 +276,7 @@ RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "as first": as_first,
     "same bits": same_bits,
     "same rows": same_rows,
+    "same items": same_items,
     "hidden bits": hidden_bits,
     "history": history,
     "hidden gradient bits": hidden_gradient_bits,
