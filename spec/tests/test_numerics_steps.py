@@ -293,3 +293,21 @@ def test_a_profile_that_flushes_has_its_own_name():
     assert profile_of("P32 flushing") == replace(P32, flush=True)
     with pytest.raises(KeyError):
         profile_of("P33")
+
+
+def test_each_row_of_a_merge_has_its_own_parts():
+    """Two items of three heads and four rows; in some rows one part alone sees something, and keeps its own bounds."""
+    r = np.random.default_rng(0)
+    outputs, errors = (r.random((3, 2, 3, 4, 5)) for _ in range(2))
+    lses, of_lses = r.standard_normal((3, 2, 3, 4)), r.random((3, 2, 3, 4))
+    lses[1:, 0, 1, 2] = lses[:2, 1, 2, 3] = lses[:, 1, 0, 0] = -inf
+    parts, off = list(zip(outputs, lses, strict=True)), list(zip(errors, of_lses, strict=True))
+    b = merge_bound(parts, off, P32)
+    assert b.output.shape == (2, 3, 4, 5) and b.lse.shape == (2, 3, 4)
+    for at, part in (((0, 1, 2), 0), ((1, 2, 3), 2)):
+        np.testing.assert_array_equal(b.output[at], errors[(part, *at)])
+        assert b.lse[at] == of_lses[(part, *at)]
+        np.testing.assert_allclose(b.truth.output[at], outputs[(part, *at)], rtol=1e-15)
+    assert not b.output[1, 0, 0].any() and b.lse[1, 0, 0] == 0 and b.truth.lse[1, 0, 0] == -inf
+    alone = merge_bound([(o[1], lse[1]) for o, lse in parts], [(o[1], lse[1]) for o, lse in off], P32)
+    np.testing.assert_array_equal(alone.output, b.output[1])
