@@ -61,7 +61,7 @@ def test_errors_one_after_another_and_carried_on():
 def test_what_an_exponential_grows_by():
     """A (e^X - 1): without cancellation for small X, and for an A that has underflowed."""
     near = np.array([0.5])
-    assert excess(near, np.log(near), 1e-20) == pytest.approx(0.5e-20, rel=1e-12)
+    assert excess(near, np.log(near), 1e-20) == pytest.approx(0.5e-20, rel=1e-12, abs=0.0)
     assert excess(near, np.log(near), 0.999) == pytest.approx(0.5 * expm1(0.999))
     assert excess(near, np.log(near), 1.0) == pytest.approx(0.5 * (e - 1))
     assert excess(near, np.log(near), 3.0) == pytest.approx(0.5 * expm1(3))
@@ -75,8 +75,8 @@ def test_what_an_exponential_grows_by():
 
 def test_the_error_of_exponentials():
     """y = 2u (3 + 3R + 2T); y / (1 - y) up to 1/2, and 2y beyond."""
-    assert exp_error(np.array(0.0), 0, P32) == pytest.approx(6 * U / (1 - 6 * U), rel=1e-12)
-    assert exp_error(np.array(5.0), 2, P32) == pytest.approx(38 * U / (1 - 38 * U), rel=1e-12)  # 3 + 6 + 10 = 19
+    assert exp_error(np.array(0.0), 0, P32) == pytest.approx(6 * U / (1 - 6 * U), rel=1e-12, abs=0.0)
+    assert exp_error(np.array(5.0), 2, P32) == pytest.approx(38 * U / (1 - 38 * U), rel=1e-12, abs=0.0)  # 3 + 6 + 10 = 19
     half = 2.0**21 - 1.5  # 3 + 2T = 2^22
     assert exp_error(np.array(half), 0, P32) == 1
     assert exp_error(np.array(half / 2 - 0.75), 0, P32) == pytest.approx(1 / 3)  # y = 1/4
@@ -85,8 +85,8 @@ def test_the_error_of_exponentials():
 
 
 def test_what_a_weight_may_lose():
-    assert weight_floor(P32) == pytest.approx((6 + 2 * 149 * log(2)) * 2.0**-149)
-    assert weight_floor(replace(P32, flush=True)) == pytest.approx((6 + 2 * 126 * log(2)) * 2.0**-126)
+    assert weight_floor(P32) == pytest.approx((6 + 2 * 149 * log(2)) * 2.0**-149, rel=1e-12, abs=0.0)
+    assert weight_floor(replace(P32, flush=True)) == pytest.approx((6 + 2 * 126 * log(2)) * 2.0**-126, rel=1e-12, abs=0.0)
 
 
 def test_rescalings_begin_with_the_ninth_key():
@@ -143,9 +143,9 @@ def test_a_projection():
         np.array(y, dtype=float).reshape(s) for y, s in (([2, 3], (1, 2)), ([1, 0], (1, 2)), ([-1, 2], (2, 1)), ([-1], (1, 1)))
     )
     r = 6 * U / (1 - 6 * U)  # gamma_3
-    assert projection_error(x, dx, w, b, P32) == pytest.approx(1 + 10 * r + 2 * 2.0**-149, rel=1e-12)
+    assert projection_error(x, dx, w, b, P32) == pytest.approx(1 + 10 * r + 2 * 2.0**-149, rel=1e-12, abs=0.0)
     tf = 2 * 2 * 2.0**-10 / 2 / (1 - 2 * 2.0**-10)  # gamma_2(2^-11)
-    assert projection_error(x, dx, w, b, TF32) == pytest.approx(1 + 10 * (r + tf + r * tf), rel=1e-12)
+    assert projection_error(x, dx, w, b, TF32) == pytest.approx(1 + 10 * (r + tf + r * tf), rel=1e-12, abs=0.0)
 
 
 # Special numbers
