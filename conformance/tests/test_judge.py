@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from test_judge_rules import answer, request
+from test_judge_rules import MANNERS, answer, request
 
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.judge.blame import blamed, foundations
@@ -20,6 +20,7 @@ from mha_core import Claims
 from mha_spec.clauses import load
 from mha_spec.numerics import PROFILES as ALL
 from mha_spec.numerics import attention_sigma
+from mha_spec.numerics_filter import scale_budget, weight_budget
 
 PROFILES = {"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"}
 CLAIMS = Claims("numpy", tuple(PROFILES), frozenset({"mask", "lse"}), PROFILES, strict=False, determinism="none")
@@ -393,3 +394,27 @@ def test_a_truth_is_computed_once_and_kept_by_case_profile_and_code(tmp_path):
     sigmas(asked, "P32", "RN")
     sigmas(asked, "P32", "ANY")
     assert len(kept()) == 4
+
+
+def test_a_fault_is_held_to_the_budget_of_a_weight_and_a_scale_to_its_own():
+    """Many deviations: what decides is how often a budget is in it. In bfloat16 one weight of 8 may change by about a fiftieth."""
+    p, one = ALL["PB16"], replace(scattered(9, n=256, m=8), dtype="bfloat16")
+    query, key, value = one.operands
+    largest = float(np.abs(query @ key.mT).max() / 2)
+    lost = replace(one, operands=(query, key[..., :-1, :], value[..., :-1, :]))
+    found = searched(case("filter", one, dtype="bfloat16"), [Reply("ok", right(lost, "PB16"))], "PB16", "RN")
+    assert found.ratio == pytest.approx(1 / weight_budget(8, 4, largest, p), rel=1e-3)
+    for grade in ("RN", "ANY"):
+        off = replace(one, options={"scale": 0.505})
+        found = searched(case("filter", one, dtype="bfloat16"), [Reply("ok", right(off, "PB16"))], "PB16", grade)
+        assert found.hypothesis.startswith("the scale is 1.0100 times")
+        deviations = float(found.hypothesis.rpartition(": ")[2].split()[0])
+        assert found.ratio == pytest.approx(min(deviations / 8, 0.01 / scale_budget(4, p, grade)), rel=0.01)
+
+
+@pytest.mark.parametrize("rule", ["bound", "agree", "history", "facts", "statistics", "filter"])
+def test_a_reply_that_is_missing_is_a_defect_and_no_verdict(rule):
+    one = scattered(10)
+    reply = Reply("ok", right(one), facts=MANNERS)
+    with pytest.raises(ValueError, match="zip"):
+        judge(case(rule, one, one, clause="MHA-EXEC-5" if rule == "history" else "MHA-EXEC-1"), [reply], CLAIMS)

@@ -61,7 +61,7 @@ def test_errors_one_after_another_and_carried_on():
 def test_what_an_exponential_grows_by():
     """A (e^X - 1): without cancellation for small X, and for an A that has underflowed."""
     near = np.array([0.5])
-    assert excess(near, np.log(near), 1e-20) == pytest.approx(0.5e-20, rel=1e-12)
+    assert excess(near, np.log(near), 1e-20) == pytest.approx(0.5e-20, rel=1e-12, abs=0.0)
     assert excess(near, np.log(near), 0.999) == pytest.approx(0.5 * expm1(0.999))
     assert excess(near, np.log(near), 1.0) == pytest.approx(0.5 * (e - 1))
     assert excess(near, np.log(near), 3.0) == pytest.approx(0.5 * expm1(3))
@@ -75,8 +75,8 @@ def test_what_an_exponential_grows_by():
 
 def test_the_error_of_exponentials():
     """y = 2u (3 + 3R + 2T); y / (1 - y) up to 1/2, and 2y beyond."""
-    assert exp_error(np.array(0.0), 0, P32) == pytest.approx(6 * U / (1 - 6 * U), rel=1e-12)
-    assert exp_error(np.array(5.0), 2, P32) == pytest.approx(38 * U / (1 - 38 * U), rel=1e-12)  # 3 + 6 + 10 = 19
+    assert exp_error(np.array(0.0), 0, P32) == pytest.approx(6 * U / (1 - 6 * U), rel=1e-12, abs=0.0)
+    assert exp_error(np.array(5.0), 2, P32) == pytest.approx(38 * U / (1 - 38 * U), rel=1e-12, abs=0.0)  # 3 + 6 + 10 = 19
     half = 2.0**21 - 1.5  # 3 + 2T = 2^22
     assert exp_error(np.array(half), 0, P32) == 1
     assert exp_error(np.array(half / 2 - 0.75), 0, P32) == pytest.approx(1 / 3)  # y = 1/4
@@ -85,8 +85,8 @@ def test_the_error_of_exponentials():
 
 
 def test_what_a_weight_may_lose():
-    assert weight_floor(P32) == pytest.approx((6 + 2 * 149 * log(2)) * 2.0**-149)
-    assert weight_floor(replace(P32, flush=True)) == pytest.approx((6 + 2 * 126 * log(2)) * 2.0**-126)
+    assert weight_floor(P32) == pytest.approx((6 + 2 * 149 * log(2)) * 2.0**-149, rel=1e-12, abs=0.0)
+    assert weight_floor(replace(P32, flush=True)) == pytest.approx((6 + 2 * 126 * log(2)) * 2.0**-126, rel=1e-12, abs=0.0)
 
 
 def test_rescalings_begin_with_the_ninth_key():
@@ -143,9 +143,9 @@ def test_a_projection():
         np.array(y, dtype=float).reshape(s) for y, s in (([2, 3], (1, 2)), ([1, 0], (1, 2)), ([-1, 2], (2, 1)), ([-1], (1, 1)))
     )
     r = 6 * U / (1 - 6 * U)  # gamma_3
-    assert projection_error(x, dx, w, b, P32) == pytest.approx(1 + 10 * r + 2 * 2.0**-149, rel=1e-12)
+    assert projection_error(x, dx, w, b, P32) == pytest.approx(1 + 10 * r + 2 * 2.0**-149, rel=1e-12, abs=0.0)
     tf = 2 * 2 * 2.0**-10 / 2 / (1 - 2 * 2.0**-10)  # gamma_2(2^-11)
-    assert projection_error(x, dx, w, b, TF32) == pytest.approx(1 + 10 * (r + tf + r * tf), rel=1e-12)
+    assert projection_error(x, dx, w, b, TF32) == pytest.approx(1 + 10 * (r + tf + r * tf), rel=1e-12, abs=0.0)
 
 
 # Special numbers
@@ -293,3 +293,21 @@ def test_a_profile_that_flushes_has_its_own_name():
     assert profile_of("P32 flushing") == replace(P32, flush=True)
     with pytest.raises(KeyError):
         profile_of("P33")
+
+
+def test_each_row_of_a_merge_has_its_own_parts():
+    """Two items of three heads and four rows; in some rows one part alone sees something, and keeps its own bounds."""
+    r = np.random.default_rng(0)
+    outputs, errors = (r.random((3, 2, 3, 4, 5)) for _ in range(2))
+    lses, of_lses = r.standard_normal((3, 2, 3, 4)), r.random((3, 2, 3, 4))
+    lses[1:, 0, 1, 2] = lses[:2, 1, 2, 3] = lses[:, 1, 0, 0] = -inf
+    parts, off = list(zip(outputs, lses, strict=True)), list(zip(errors, of_lses, strict=True))
+    b = merge_bound(parts, off, P32)
+    assert b.output.shape == (2, 3, 4, 5) and b.lse.shape == (2, 3, 4)
+    for at, part in (((0, 1, 2), 0), ((1, 2, 3), 2)):
+        np.testing.assert_array_equal(b.output[at], errors[(part, *at)])
+        assert b.lse[at] == of_lses[(part, *at)]
+        np.testing.assert_allclose(b.truth.output[at], outputs[(part, *at)], rtol=1e-15)
+    assert not b.output[1, 0, 0].any() and b.lse[1, 0, 0] == 0 and b.truth.lse[1, 0, 0] == -inf
+    alone = merge_bound([(o[1], lse[1]) for o, lse in parts], [(o[1], lse[1]) for o, lse in off], P32)
+    np.testing.assert_array_equal(alone.output, b.output[1])

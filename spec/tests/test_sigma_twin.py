@@ -50,14 +50,14 @@ def test_budgets_of_the_filter(p):
     t, factor = twin_bounds.Types(p), 2 if p.io == "float64" else 1
     m, d, largest = 17, 64, 3.0
     cut = twin_bounds.g(d, t.a) + 4 * t.m + 8 * t.s + 2 * t.S + 12 * t.s + 2 * t.S
-    assert scale_budget(d, p, "RN") == pytest.approx(factor * 3 * t.s, rel=1e-12)
-    assert scale_budget(d, p, "ANY") == pytest.approx(factor * cut, rel=1e-12)
+    assert scale_budget(d, p, "RN") == pytest.approx(factor * 3 * t.s, rel=1e-12, abs=0.0)
+    assert scale_budget(d, p, "ANY") == pytest.approx(factor * cut, rel=1e-12, abs=0.0)
     N = m + 2
     after = (
         twin_bounds.g(1, t.P) + twin_bounds.g(1, t.m) + twin_bounds.g(N, t.a) + twin_bounds.g(N, t.s) + twin_bounds.g(3, t.s)
     )
     by_weight = twin_bounds.one_after_another(after, 2 * 3 * 3 * t.s, factor * cut * largest)
-    assert weight_budget(m, d, largest, p) == pytest.approx(by_weight, rel=1e-12)
+    assert weight_budget(m, d, largest, p) == pytest.approx(by_weight, rel=1e-12, abs=0.0)
 
 
 def test_a_unit_in_the_last_place():
@@ -111,4 +111,4 @@ def test_a_row_that_sees_nothing_adds_nothing_to_what_rows_share(grade):
     others = attention_sigma(q[:, :, ::2], k, v, p, grade, scale=0.1)
     assert not found.output[:, :, 1].any()
     np.testing.assert_array_equal(found.output[:, :, ::2], others.output)
-    assert found.shared == pytest.approx(others.shared, rel=1e-12)
+    assert found.shared == pytest.approx(others.shared, rel=1e-12, abs=0.0)
