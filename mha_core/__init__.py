@@ -11,7 +11,7 @@ from mha_core.merge import merge_partials
 from mha_core.projections import Merged, Projections
 from mha_core.registry import Status, available, load
 from mha_core.statistics import AttentionStatistics
-from mha_spec.call import AttentionGradients, AttentionResult, Call, Cotangents, Tangents
+from mha_spec.call import AttentionGradients, AttentionResult, Call, Cotangents, Dropout, Tangents
 from mha_spec.contract_layer import head_size
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Call",
     "Claims",
     "Cotangents",
+    "Dropout",
     "KVCache",
     "Merged",
     "MultiHeadGradients",

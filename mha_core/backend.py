@@ -18,7 +18,7 @@ FEATURES = (
 """Every option is one feature; plain attention over heads is the core, which has no name because it cannot be unclaimed."""
 
 FORWARD = frozenset(FEATURES) - {"dropout", "vjp", "jvp"}
-"""Every feature of the forward call; ``dropout`` is reserved."""
+"""Every feature of the forward call but dropout, which is a claim of its own because it needs a generator."""
 
 STRICTEST: Mapping[str, str] = MappingProxyType({"float64": "P64", "float32": "P32", "float16": "P16", "bfloat16": "PB16"})
 """The strictest numeric profile of each dtype (MHA-NUM-5)."""
@@ -31,6 +31,7 @@ class Claims:
     ``grade`` is how it rounds (MHA-NUM-19): "RN" claims that every operation rounds to nearest.
     ``arrays`` is the root module of the arrays it takes (None: any one array-API library); ``profiles`` names the numeric
     profile of each dtype (chapter 4); ``strict`` claims bitwise non-interference (MHA-MASK-19); ``determinism`` is MHA-EXEC-8.
+    ``flushes_subnormals`` says that what is smaller than the smallest normal number may become 0 (MHA-NUM-23).
     """
 
     arrays: str | None
@@ -40,6 +41,7 @@ class Claims:
     strict: bool
     determinism: Determinism
     grade: Grade = "ANY"
+    flushes_subnormals: bool = False
 
     def __post_init__(self) -> None:
         if unknown := self.features - set(FEATURES):

@@ -16,7 +16,7 @@ from mha_core.merge import merge_partials
 from mha_core.projections import Projections
 from mha_core.sequences import bind_sequences
 from mha_core.statistics import AttentionStatistics
-from mha_spec.call import Array, AttentionResult, Call, dtype_name
+from mha_spec.call import Array, AttentionResult, Call, Dropout, dtype_name
 from mha_spec.contract import Violation, attention_call
 from mha_spec.contract_layer import check_layer
 from mha_spec.contract_options import checked_scale
@@ -95,7 +95,7 @@ _binding = Lock()
 @cache
 def _bound(backend: Backend) -> Api:
     library = backend.claims.arrays
-    complete = backend.claims.features >= FORWARD  # then no option need be looked for
+    complete = backend.claims.features >= FORWARD | {"dropout"}  # then no option need be looked for
 
     def legal(query: Array, key: Array, value: Array, **options: Any) -> Call:
         call = attention_call(query, key, value, library=library, **options)
@@ -131,7 +131,7 @@ def _bound(backend: Backend) -> Api:
         scale: float | None = None,
         softcap: float | None = None,
         sink_logits: Array | None = None,
-        dropout: None = None,
+        dropout: Dropout | None = None,
         return_weights: bool = False,
         return_lse: bool = False,
     ) -> Any:
@@ -144,7 +144,8 @@ def _bound(backend: Backend) -> Api:
         the scale, and -inf in it hides (MHA-MASK-5); ``is_causal`` shows key j to query i iff j <= query_offset + i
         (MHA-MASK-7); ``window`` is inclusive (MHA-MASK-10); ``key_lengths`` shows j < length (MHA-MASK-12); segments must be
         equal (MHA-MASK-13). ``scale`` is 1/sqrt(d_k) by default; ``softcap`` c makes s into c*tanh(s/c) before the bias;
-        ``sink_logits (h,)`` take weight and give no value. With ``return_weights`` or ``return_lse`` the result is
+        ``sink_logits (h,)`` take weight and give no value; a ``Dropout`` drops weights before they meet the values and scales up
+        the others (MHA-DROP-1). With ``return_weights`` or ``return_lse`` the result is
         ``AttentionResult(output, weights, lse)``: weights ``(*batch, h, n, m)`` per head, lse ``(*batch, h, n)`` natural log.
         Raises ``Violation`` (a ValueError) for what the specification refuses, ``Unsupported`` for what this backend does
         not claim. Source: Vaswani et al., Attention Is All You Need, 2017; the paper has no visible set, sink, bias or cap.
@@ -173,7 +174,7 @@ def _bound(backend: Backend) -> Api:
         scale: float | None = None,
         softcap: float | None = None,
         sink_logits: Array | None = None,
-        dropout: None = None,
+        dropout: Dropout | None = None,
         return_weights: bool = False,
         return_lse: bool = False,
     ) -> Any:
@@ -250,6 +251,7 @@ def _features(call: Call) -> set[str]:
         "scale": call.scale != checked_scale(None, sizes.d_k),
         "softcap": call.softcap is not None,
         "sink": call.sink_logits is not None,
+        "dropout": call.dropout is not None,
         "weights": call.weights,
         "lse": call.lse,
     }

@@ -8,7 +8,7 @@ from mha_core.layer_cached import ProjectedKeysValues, multi_head_over, project_
 from mha_core.projections import Projections
 from mha_core.statistics import AttentionStatistics, statistics
 from mha_core.varlen import varlen
-from mha_spec.call import Array, AttentionResult, Call
+from mha_spec.call import Array, AttentionResult, Call, Dropout
 from mha_spec.contract_layer import check_projected, check_projections
 
 
@@ -42,6 +42,7 @@ def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: 
         scale: float | None = None,
         softcap: float | None = None,
         sink_logits: Array | None = None,
+        dropout: Dropout | None = None,
         return_lse: bool = False,
     ) -> Any:
         """Attention of packed sequences: what a call of ``attention`` for each of them gives (MHA-VARLEN-1).
@@ -49,11 +50,11 @@ def bind_sequences(backend: Backend, legal: Callable[..., Call], check_claimed: 
         query ``(tokens, h, d_k)``, key ``(tokens, h_kv, d_k)``, value ``(tokens, h_kv, d_v)``, tokens first and without
         padding; sequence s has the queries ``query_starts[s] .. query_starts[s + 1]`` and the keys of ``key_starts`` likewise.
         Starts, and ``query_offset`` where it is one for each sequence, are host integers. Output ``(tokens, h, d_v)``; with
-        ``return_lse`` an ``AttentionResult`` whose lse is ``(tokens, h)``. Raises ``Violation``: MHA-VARLEN-3, MHA-VARLEN-4,
-        and for each sequence what ``attention`` refuses.
+        ``return_lse`` an ``AttentionResult`` whose lse is ``(tokens, h)``. Sequence s drops what batch item s would
+        (MHA-VARLEN-6). Raises ``Violation``: MHA-VARLEN-3, MHA-VARLEN-4, and for each sequence what ``attention`` refuses.
         """
         options = {"scale": scale, "softcap": softcap, "sink_logits": sink_logits, "return_lse": return_lse}
-        result = varlen(attend, query, key, value, query_starts, key_starts, query_offset, is_causal, window, options)
+        result = varlen(attend, query, key, value, query_starts, key_starts, query_offset, is_causal, window, dropout, options)
         return result if return_lse else result.output
 
     def attention_statistics(

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import array_api_compat
 
-from mha_spec.call import Array, AttentionResult
-from mha_spec.contract_sequences import check_pack, checked_offsets, checked_starts, paired_sizes
+from mha_spec.call import Array, AttentionResult, Dropout
+from mha_spec.contract_sequences import check_pack, checked_offsets, checked_pack_dropout, checked_starts, paired_sizes
 
 
 class Run(NamedTuple):
-    """Neighbouring sequences of one size and one offset: ``number`` of them, from query ``query`` and key ``key`` on."""
+    """Neighbouring sequences of one size and one offset: ``number`` of them from ``first`` on, which begins at ``query`` and ``key``."""
 
+    first: int
     query: int
     key: int
     number: int
@@ -30,6 +31,7 @@ def varlen(
     query_offset: Any,
     is_causal: bool,
     window: Any,
+    dropout: Any,
     options: dict[str, Any],
 ) -> AttentionResult:
     """One call for each run of equal neighbours.
@@ -43,11 +45,12 @@ def varlen(
     a = checked_starts("query_starts", query_starts, query.shape[0])
     b = checked_starts("key_starts", key_starts, key.shape[0])
     sizes = paired_sizes(a, b)
+    dropout = checked_pack_dropout(dropout, len(sizes))
     offsets = checked_offsets(query_offset, is_causal, window, sizes)
     results = [
         attend(
             _batch(query, run.query, run.number, run.n), _batch(key, run.key, run.number, run.m), _batch(value, run.key, run.number, run.m),
-            query_offset=run.offset, is_causal=is_causal, window=window, **options,
+            query_offset=run.offset, is_causal=is_causal, window=window, dropout=_from_item(dropout, run.first), **options,
         )
         for run in runs(sizes, offsets)
     ]  # fmt: skip
@@ -66,10 +69,15 @@ def runs(sizes: list[tuple[int, int]], offsets: list[int] | None) -> Iterator[Ru
         end = at + 1
         while end < len(sizes) and sizes[end] == (n, m) and (offsets is None or offsets[end] == offset):
             end += 1
-        yield Run(query, key, end - at, n, m, offset)
+        yield Run(at, query, key, end - at, n, m, offset)
         query, key, at = query + (end - at) * n, key + (end - at) * m, end
     if not sizes:
-        yield Run(0, 0, 0, 0, 0, None)
+        yield Run(0, 0, 0, 0, 0, 0, None)
+
+
+def _from_item(dropout: Dropout | None, first: int) -> Dropout | None:
+    """Dropout of the sequences from ``first`` on (MHA-VARLEN-6)."""
+    return dropout if dropout is None else dropout._replace(batch_start=dropout.batch_start + first)
 
 
 def _batch(x: Array, start: int, count: int, length: int) -> Array:

@@ -1,7 +1,7 @@
 """The kernels compiled for GPUs by CuPy's own compiler with CuPy's own flags. It needs NVRTC, and no GPU; nothing is run.
 
-Without NVRTC these tests are skipped, and say so. `pip install cupy-cuda13x nvidia-cuda-nvrtc` brings it; the disassembly needs
-nvidia-cuda-nvdisasm as well.
+Without NVRTC these tests are skipped, and say so; the extra ``compile`` brings it. `.ci/run` has an environment with it, where a
+skip is a failure.
 """
 
 import importlib

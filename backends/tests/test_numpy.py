@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mha_backends.numpy import attention, forward, keys, threads
+from mha_backends.numpy import attention, forward, keys, short, threads
 from mha_backends.numpy import create as create_numpy
-from mha_backends.numpy.plan import Blocks
+from mha_backends.numpy.plan import SHORT, Blocks
 from mha_core import bind
 from mha_spec.contract import attention_call
 
@@ -226,22 +226,45 @@ def test_what_is_hidden_moves_no_bit(dtype):
     assert tried > 30
 
 
-def test_a_hidden_giant_does_not_choose_the_path_of_a_row(monkeypatch):
-    """Two thousand rows, in the default blocks: a hidden key of 1e18 would end the calm of a tile if it were asked."""
+@pytest.mark.parametrize(("heads", "n"), [(1, 1500), (3, 120)], ids=["blocks", "packed heads"])
+def test_a_hidden_giant_does_not_choose_the_path_of_a_row(monkeypatch, heads, n):
+    """In the default blocks: a hidden key of 1e18, or one of another head, would end the calm of a tile if it were asked."""
     rng = np.random.default_rng(0)
-    q, k, v = (rng.normal(size=(1, 1500, 16)).astype("float32") for _ in range(3))
+    q, k, v = (rng.normal(size=(heads, n, 16)).astype("float32") for _ in range(3))
     clean = attention(q, k, v, is_causal=True, **ALL)
+    at = 2 * n // 3
     for poison in (1e18, np.nan):
-        for at in (1, 2):
+        for which in (1, 2):
             dirty = [q, k.copy(), v.copy()]
-            dirty[at][0, 1000] = poison
+            dirty[which][0, at] = poison
             got = attention(*dirty, is_causal=True, **ALL)
             for a, b in zip(clean, got, strict=True):
-                assert (bits(a)[:, :1000] == bits(b)[:, :1000]).all()
+                assert (bits(a)[0, :at] == bits(b)[0, :at]).all()
+                assert (bits(a)[1:] == bits(b)[1:]).all()
     # The test can fail: with a guard over all keys it does.
-    monkeypatch.setattr("mha_backends.numpy.calm.Bounds.calm_rows", lambda self, query, *_: np.zeros(len(query), bool))
-    got = attention(q, np.where(np.arange(1500)[:, None] == 1000, np.float32(1e18), k), v, is_causal=True)
-    assert (bits(clean.output)[:, :1000] != bits(got)[:, :1000]).any()
+    monkeypatch.setattr("mha_backends.numpy.calm.Bounds.calm_rows", lambda self, query, *_: np.zeros(query.shape[:-1], bool))
+    k[0, at] = 1e18
+    got = attention(q, k, v, is_causal=True)
+    assert (bits(clean.output)[0, :at] != bits(got)[0, :at]).any()
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (2, 3)}, {"window": (None, 1)}], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_short_call_has_the_bits_that_the_blocks_give(monkeypatch, dtype, options):
+    for seed, (batch, h, h_kv, n) in enumerate([((), 1, 1, 1), ((2,), 4, 2, 7), ((2, 3), 3, 3, 20), ((1,), 8, 8, 64)]):
+        rng = np.random.default_rng(seed)
+        q, k, v = (rng.normal(size=(*batch, heads, n, 8)).astype(dtype) for heads in (h, h_kv, h_kv))
+        call = attention_call(q, k, v, **options)
+        assert short.is_short(call, SHORT)
+        quick = short.attend_short(call)
+        v[..., n // 2, :] = np.nan  # then the blocks must answer, and the rows that do not see it must not tell
+        see = np.broadcast_to(visible_pairs(q, k, options | {"query_offset": 0})[..., n // 2], quick.shape[:-1])
+        assert short.attend_short(call) is None
+        assert (bits(attention(q, k, v, **options))[~see] == bits(quick)[~see]).all()
+        with monkeypatch.context() as patch:
+            patch.setattr(forward, "SHORT", 0)
+            v[..., n // 2, :] = 0
+            assert (bits(forward.attend(call).output) == bits(short.attend_short(call))).all()
 
 
 def test_a_hidden_value_does_not_sign_a_zero():

@@ -9,7 +9,7 @@ from test_gradients_of_backends import drawn
 from mha_backends import reference
 from mha_backends.numpy.plan import Blocks
 from mha_backends.numpy.tangents import attend_jvp
-from mha_core import Tangents, load
+from mha_core import Dropout, Tangents, load
 from mha_spec.contract import attention_call
 from mha_spec.contract_gradients import checked_tangents
 
@@ -40,6 +40,8 @@ def test_any_call_moves_as_the_reference_says(api, give, nan):
     for seed in range(60):
         arrays, options, moving = posed(seed, nan)
         ask = {"return_weights": seed % 3 > 0, "return_lse": seed % 4 > 0}
+        if seed % 5 == 0:
+            ask["dropout"] = Dropout(0.3, seed, query_start=seed)
         wanted = reference.attention_jvp(*arrays, Tangents(**moving), **ask, **options)
         tangents = Tangents(**{name: give(x) for name, x in moving.items()})
         got = api.attention_jvp(*map(give, arrays), tangents, **ask, **{name: give(x) for name, x in options.items()})
@@ -51,6 +53,8 @@ def test_any_call_moves_as_the_reference_says(api, give, nan):
 def test_blocks_of_any_size_move_alike(blocks, nan):
     for seed in range(500, 550):
         arrays, options, moving = posed(seed, nan)
+        if seed % 2:
+            options["dropout"] = Dropout(0.4, seed, key_start=3)
         call = attention_call(*arrays, **ASK, **options)
         got = attend_jvp(call, checked_tangents(call, Tangents(**moving), "numpy"), blocks=blocks)
         near(got, reference.attention_jvp(*arrays, Tangents(**moving), **ASK, **options), f"seed {seed}")

@@ -10,6 +10,7 @@ import numpy as np
 from mha_backends import reference
 from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.judge.alone import alone
+from mha_conformance.judge.around import around
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, unclaimed
 from mha_conformance.judge.verdict import FAILING, Verdict
@@ -188,8 +189,8 @@ def judged(subject: Honest, level: Level = "core") -> list[Verdict]:
     return [_verdict(case, under_test) for case in built(level) if not unclaimed(case, subject.claims)]
 
 
-def _verdict(case: Case, under_test: Implementation) -> Verdict:
-    return judge(case, perform(under_test, Asked.by(case)), under_test.claims, rivals=False, explain=False)
+def _verdict(case: Case, under_test: Implementation, loud: bool = True) -> Verdict:
+    return judge(case, perform(under_test, Asked.by(case, loud)), under_test.claims, rivals=False, explain=False)
 
 
 @lru_cache(maxsize=3)
@@ -201,10 +202,11 @@ def built(level: Level) -> list[Case]:
 def diagnosis(make: Callable[[], Honest], verdicts: list[Verdict] | None = None) -> list[Verdict]:
     """The blamed clauses, the first one first, from ``verdicts`` where they are known; what holds alone is judged anew."""
 
-    def again(case_id: str) -> Verdict:
-        return next(_verdict(case, implementation(make())) for case in built("core") if case.id == case_id)
+    def again(case_id: str, loud: bool = True) -> Verdict:
+        return next(_verdict(case, implementation(make()), loud) for case in built("core") if case.id == case_id)
 
-    return alone(blamed(judged(make()) if verdicts is None else verdicts, load()), again)
+    found = alone(blamed(judged(make()) if verdicts is None else verdicts, load()), again)
+    return around(found, lambda case_id: again(case_id, loud=False))
 
 
 def failures(verdicts: list[Verdict]) -> list[str]:

@@ -2,8 +2,11 @@
 
     python conformance/meta_tests/refresh.py kill-table     every saboteur at level core
     python conformance/meta_tests/refresh.py zoo            every honest kernel at level full
+    python conformance/meta_tests/refresh.py mutation       300 faults in the bounds and the judge (extra ``mutation``)
 
-Each uses all cores, writes one JSON file and one of Markdown, and ends with 1 where the result is not as it should be.
+Each writes one JSON file and one of Markdown, and ends with 1 where the result is not as it should be. The first two use all
+cores. The last takes the better part of an hour on one, goes on where it was stopped, and runs again only what lived, and
+what is in modules that have changed; ``--anew`` runs all of it.
 ``test_recorded.py`` holds the committed files to the code.
 """
 
@@ -20,6 +23,8 @@ from typing import Any
 
 import kill_table
 from honest import failures, judged
+from mutation import table
+from mutation.mutants import MODULES
 from zoo.kernels import ZOO
 from zoo.ratios import DTYPES, worst
 
@@ -40,11 +45,16 @@ STALE = "out of date; run: python conformance/meta_tests/refresh.py "
 
 
 def code_hash(name: str) -> str:
-    """The code that the result called ``name`` speaks of: subjects, judge, truth, cases and their rules, and the needs of clauses."""
+    """The code that the result called ``name`` speaks of: subjects, judge, truth, cases and their rules, and the needs of clauses.
+
+    Of the mutants it is the modules that were mutated.
+    """
     found = hashlib.sha256()
-    for pattern in (*JUDGING, SUBJECTS[name]):
+    for pattern in MODULES if name == "mutation" else (*JUDGING, SUBJECTS[name]):
         for file in sorted(ROOT.glob(pattern)):
             found.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    if name == "mutation":
+        return found.hexdigest()
     for case in catalogue():
         found.update(f"{case.id} {case.rule} {case.level} {sorted(case.features)}\n".encode())
     for clause in load().clauses:
@@ -93,6 +103,16 @@ def tour(at: int) -> tuple[str, dict[str, Any]]:
     return ZOO[at].__name__, {"judged": len(verdicts), "accused": failures(verdicts), "ratios": ratios}
 
 
+def record_mutation(anew: bool) -> bool:
+    from mutation.campaign import run
+
+    started = time.monotonic()
+    before = RESULTS / "mutation.json"
+    found = run({} if anew or not before.exists() else read("mutation"))
+    write("mutation", found, "Mutants", table.as_markdown(found), started)
+    return all(row["reason"] for row in table.survivors(found["rows"]))
+
+
 def spread(work: Callable[[int], Any], indices: Iterable[int], jobs: int) -> Iterator[Any]:
     """The results of ``work`` in the order of ``indices``, each printed by its number as it comes."""
     indices = list(indices)
@@ -115,9 +135,12 @@ def write(name: str, found: dict[str, Any], title: str, lines: list[str], starte
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=tuple(SUBJECTS))
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once; default: 2")
+    parser.add_argument("name", choices=(*SUBJECTS, "mutation"))
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once, of saboteurs and kernels; default: 2")
+    parser.add_argument("--anew", action="store_true", help="all mutants, also of modules that have not changed")
     asked = parser.parse_args()
+    if asked.name == "mutation":
+        return 0 if record_mutation(asked.anew) else 1
     return 0 if {"kill-table": record_kill_table, "zoo": record_zoo}[asked.name](asked.jobs) else 1
 
 

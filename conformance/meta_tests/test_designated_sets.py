@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from honest import ALL, Honest, implementation
 from saboteurs import heads, pairs, scores, wholesale
-from zoo.kernels import HalfWeights
+from zoo.kernels import Eager, HalfWeights, TruncatedOutputs
 
 from mha_conformance.cases import catalogue
 from mha_conformance.cases.statistics import DTYPES, FILTERED, SETS
 from mha_conformance.judge.judge import judge
 from mha_conformance.judge.truth import sigmas, truths
 from mha_conformance.report.diagnosis import diagnosis
+from mha_conformance.run.declaration import Declaration
 from mha_conformance.run.implementation import Target
 from mha_conformance.run.perform import Asked, perform
+from mha_conformance.run.results import Report
 from mha_spec.numerics import STATISTICS
 
 CASES = {case.id: case for case in catalogue()}
@@ -196,3 +198,20 @@ def test_the_sets_decide_which_profile_is_kept():
 def _tf32(x):
     fraction, exponent = np.frexp(x)
     return np.ldexp(np.rint(fraction * 2**11) / 2**11, exponent).astype(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "claimed", "kept"), [(Eager, "ANY", "RN"), (TruncatedOutputs, "ANY", "ANY"), (TruncatedOutputs, "RN", "ANY")]
+)
+def test_the_strictest_grade_that_is_kept_is_printed_beside_the_strictest_profile(kernel, claimed, kept):
+    """Whatever is claimed: roundings to nearest are seen from outside, and so are those that are none (MHA-NUM-5)."""
+    asked = ("MHA-NUM-6/tail", "MHA-NUM-19/S0 ordinary", "MHA-NUM-20/S0 ordinary", "MHA-NUM-22/S0 ordinary")
+    claims = {"dtypes": ("bfloat16",), "profiles": {"bfloat16": "PB16"}}
+    found = [verdict(kernel(), f"{case}/bfloat16", claimed, **claims) for case in asked]
+    assert found[0].nearest is None  # a bound says nothing of the direction of roundings
+    report = Report(Target("it"), replace(kernel.claims, grade=claimed, **claims), Declaration(), tuple(found), ())
+    assert report.satisfied == {"bfloat16": "PB16"}
+    assert report.grades == {"bfloat16": kept}
+    line = f"bfloat16: claimed PB16, strictest profile kept: PB16; grade {claimed} claimed, strictest kept: {kept}"
+    assert report.arithmetic == [line]
+    assert replace(report, verdicts=tuple(found[:1])).grades == {"bfloat16": None}

@@ -131,7 +131,7 @@ def mha(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("misbehaving:honest", "--case", ONE), Code.HOLDS, "conforms to MHA"),
+        (("misbehaving:honest", "--case", ONE), Code.HOLDS, "nothing conforms by it"),
         (("misbehaving:segfault", "--case", ONE, "--case", AFTER), Code.FAILS, "MHA-ATTN-8 CRASH"),
         (("misbehaving:hangs", "--case", ONE, "--timeout", "2"), Code.FAILS, "MHA-ATTN-8 TIMEOUT"),
         (("misbehaving_import:attention", "--case", ONE), Code.NOT_RUN, "no driver on this machine"),
@@ -154,5 +154,5 @@ def test_exit_codes(arguments, code, said):
 def test_what_it_prints_is_no_part_of_the_report():
     told = mha("misbehaving:chatty", "--case", ONE, "--json", "-")
     assert told.returncode == Code.HOLDS
-    assert json.loads(told.stdout)["conforms"] is True
+    assert json.loads(told.stdout)["holds"] is True
     assert "from below" in told.stderr

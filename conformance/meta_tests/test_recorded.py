@@ -2,11 +2,13 @@
 
 import pytest
 from kill_table import SABOTEURS, Row
+from mutation import table
+from mutation.mutants import MODULES, SAMPLE, module_hash
 from refresh import STALE, code_hash, read
 from zoo.kernels import ZOO
 
 
-@pytest.mark.parametrize("name", ["kill-table", "zoo"])
+@pytest.mark.parametrize("name", ["kill-table", "zoo", "mutation"])
 def test_a_committed_result_is_not_older_than_the_code_it_speaks_of(name):
     assert read(name)["code"] == code_hash(name), STALE + name
 
@@ -25,3 +27,17 @@ def test_no_honest_kernel_was_accused_at_level_full():
         assert kernel["accused"] == []
         assert kernel["judged"] > 1000
         assert all(0 < ratio <= 1 for ratio in kernel["ratios"].values())
+
+
+def test_every_mutant_was_killed_or_its_life_is_explained():
+    found = read("mutation")
+    assert len(found["rows"]) == SAMPLE
+    assert found["modules"] == {module: module_hash(module) for module in MODULES}, STALE + "mutation"
+    assert {row["outcome"] for row in found["rows"]} <= {"killed", "timeout", "survived"}
+    assert [row for row in table.survivors(found["rows"]) if not row["reason"]] == []
+
+
+def test_every_explanation_is_of_a_mutant_that_lives():
+    alive = {(row["module"], row["before"], row["after"]) for row in table.survivors(read("mutation")["rows"])}
+    assert set(table.explained()) == alive
+    assert len(table.explained()) == len(table.reasons())

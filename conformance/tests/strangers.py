@@ -18,6 +18,32 @@ def tf32(query, key, value):
     return _attend(query, key, value, read=_eleven_bits)
 
 
+def flushes(query, key, value):
+    """Subnormal numbers are 0, in operands and output: legal for who declares it."""
+    tiny = np.finfo(np.float32).smallest_normal
+    flushed = [np.where(np.abs(x) < tiny, x.dtype.type(0), x) for x in (query, key, value)]
+    output = _attend(*flushed)
+    return np.where(np.abs(output) < tiny, output.dtype.type(0), output)
+
+
+def reads_past(query, key, value):
+    """What lies behind the last value is read, and counts 0 times."""
+    behind = _element(value, value.size) if value.size and value.flags.c_contiguous and value.base is not None else 0
+    return _attend(query, key, value) + value.dtype.type(0) * behind
+
+
+def writes_before(query, key, value):
+    """The element before the query is scratch memory."""
+    if query.size and query.flags.c_contiguous and query.base is not None:
+        _element(query, -1)[...] = 7
+    return _attend(query, key, value)
+
+
+def _element(x, at):
+    """The element of an array's allocation that lies ``at`` elements behind its first."""
+    return np.ndarray((), x.dtype, x.base, x.ctypes.data - x.base.ctypes.data + at * x.itemsize)
+
+
 def positions_first(query, key, value):
     """(batch, n, heads, d) in and out."""
     return np.swapaxes(_attend(*(np.swapaxes(x, -2, -3) for x in (query, key, value))), -2, -3)

@@ -240,7 +240,7 @@ def test_coarse_inputs_would_hide_it(dtype):
 
 def test_the_inputs_of_numerics_fill_the_significand():
     for case in catalogue():
-        if case.group != "numerics":
+        if case.group != "numerics" or case.clause == "MHA-NUM-23":  # a subnormal number has no full significand
             continue
         full = BITS[case.dtype]
         for values in case.make()[0].operands:

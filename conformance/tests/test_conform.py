@@ -57,7 +57,7 @@ def test_one_that_conforms_is_code_0_and_one_sentence():
         f"strangers:attention conforms to MHA {SPEC_VERSION}, profile P32, for core, causal, mask; determinism none"
     )
     assert "not claimed: bias, d_v, grouped," in sentence
-    assert "float32: claimed P32, strictest profile kept: P32" in told.stdout
+    assert "float32: claimed P32, strictest profile kept: P32; grade ANY claimed, strictest kept: RN" in told.stdout
 
 
 def test_one_that_does_not_is_code_1_and_the_clause():
@@ -110,7 +110,7 @@ def test_selections():
     report = judged("strangers:attention", clauses=("MHA-ATTN-8",), workers=2)
     assert {v.clause for v in report.verdicts} == {"MHA-ATTN-8"}
     assert len(report.verdicts) == sum(case.clause == "MHA-ATTN-8" and case.wanted_at("core") for case in catalogue())
-    assert report.conforms
+    assert report.holds
 
 
 def test_first_stops_at_the_first_failure():
@@ -129,14 +129,14 @@ def test_more_processes_give_the_same_verdicts():
 
 def test_a_coarser_arithmetic_is_held_to_its_claim(claims):
     stricter = judged("strangers:tf32", claims('profiles = {float32 = "P32"}'), clauses=NUMERIC)
-    assert not stricter.conforms
+    assert not stricter.holds
     assert stricter.satisfied == {"float32": "PTF32"}
     declared = judged("strangers:tf32", claims('profiles = {float32 = "PTF32"}'), clauses=NUMERIC)
-    assert declared.conforms or {v.clause for v in declared.blame} == {"MHA-NUM-11"}
+    assert declared.holds or {v.clause for v in declared.blame} == {"MHA-NUM-11"}
     assert "profile PTF32" in declared.sentence
     assert declared.satisfied == {"float32": "PTF32"}
     finer = judged("strangers:attention", claims('profiles = {float32 = "PTF32"}'), clauses=NUMERIC)
-    assert finer.conforms
+    assert finer.holds
     assert finer.satisfied == {"float32": "P32"}
     file = claims('profiles = {float32 = "P32"}')
     told = mha("strangers:tf32", "--claims", file, "--clause", "MHA-NUM-6")
@@ -169,12 +169,12 @@ def test_a_claims_file_that_makes_no_sense_is_refused_in_words(text, said, claim
 
 
 def test_positions_before_heads():
-    assert judged("strangers:positions_first", layout="bnhd", clauses=("MHA-HEAD-1", "MHA-ATTN-8", "MHA-EXEC-12")).conforms
-    assert not judged("strangers:positions_first", clauses=("MHA-HEAD-1",)).conforms
+    assert judged("strangers:positions_first", layout="bnhd", clauses=("MHA-HEAD-1", "MHA-ATTN-8", "MHA-EXEC-12")).holds
+    assert not judged("strangers:positions_first", clauses=("MHA-HEAD-1",)).holds
 
 
 def test_the_layout_may_stand_in_the_claims(claims):
-    assert judged("strangers:positions_first", claims('layout = "bnhd"'), clauses=("MHA-HEAD-1",)).conforms
+    assert judged("strangers:positions_first", claims('layout = "bnhd"'), clauses=("MHA-HEAD-1",)).holds
 
 
 def test_options_that_exclude_each_other_and_an_alignment_of_its_own(claims):
@@ -183,7 +183,7 @@ def test_options_that_exclude_each_other_and_an_alignment_of_its_own(claims):
         'version = "2.0"\nmeasured_on = "1.9"\n'
     )
     report = judged("strangers:one_of_two", file, clauses=("MHA-MASK-2", "MHA-MASK-7", "MHA-MASK-8", "MHA-MASK-14"))
-    assert report.conforms, report.blame
+    assert report.holds, report.blame
     reasons = {v.case: v.reason for v in report.verdicts if v.status == "NOT_SUPPORTED"}
     assert "declared to exclude each other: causal, mask" in reasons["MHA-MASK-14/mask and causal/float32"]
     assert reasons["MHA-MASK-8/causal, top-left/float32"] == "its causal mask begins bottom-right"
@@ -210,14 +210,14 @@ def test_the_environment_is_set_before_the_import(claims, monkeypatch, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(CannotRun, match="MHA_TEST_MODE"):
         judged("needs_env:attention", cases=(CROSS,))
-    assert judged("needs_env:attention", claims("environment = {MHA_TEST_MODE = 1}"), cases=(CROSS,)).conforms
+    assert judged("needs_env:attention", claims("environment = {MHA_TEST_MODE = 1}"), cases=(CROSS,)).holds
 
 
 def test_a_crash_costs_its_case_and_not_the_run():
     report = judged("strangers:crashes", cases=AROUND_NINE)
     assert [v.status for v in report.verdicts] == ["PASS", "CRASH", "PASS"]
     assert "code 77" in report.verdicts[1].reason
-    assert not report.conforms
+    assert not report.holds
 
 
 def test_a_hang_costs_its_case_and_not_the_run():
@@ -235,9 +235,9 @@ def test_an_expected_failure_is_xfail_and_the_sentence_says_so(claims):
     report = judged("strangers:no_mean_of_nothing", file, cases=(EMPTY, MASKED))
     assert [v.status for v in report.verdicts] == ["PASS", "XFAIL"]
     assert "the mean of the values, https://example.org/1, until 2999-12-31: " in report.verdicts[1].reason
-    assert report.conforms
+    assert report.holds
     assert report.sentence.endswith("; listed as failing: MHA-MASK-15.")
-    assert not judged("strangers:no_mean_of_nothing", cases=(EMPTY,)).conforms
+    assert not judged("strangers:no_mean_of_nothing", cases=(EMPTY,)).holds
 
 
 def test_an_expected_failure_expires(claims):
@@ -267,7 +267,28 @@ def test_the_day_of_expiry_still_counts():
 def test_a_program_reads_the_verdict_on_standard_output():
     told = mha("strangers:attention", "--case", CROSS, "--json", "-")
     assert told.exit_code == Code.HOLDS
-    assert json.loads(told.stdout)["conforms"] is True
+    found = json.loads(told.stdout)
+    assert (found["holds"], found["conforms"], found["only"]) == (True, False, f"the case {CROSS}")
+
+
+def test_what_is_asked_in_part_does_not_conform(claims):
+    """MHA-CONF-7: one clause that holds is no conformance, in the sentence or in the record; the exit code is that of the claim."""
+    told = mha("strangers:attention", "--clause", "MHA-ATTN-8")
+    assert told.exit_code == Code.HOLDS
+    assert told.stdout.splitlines()[-1] == (
+        f"strangers:attention holds MHA-ATTN-8 of MHA {SPEC_VERSION}, profile P32; only this was asked, and nothing conforms by it."
+    )
+    report = judged("strangers:attention", clauses=("MHA-ATTN-8", "MHA-MASK-2"))
+    assert report.holds
+    assert not report.conforms
+    assert "holds MHA-ATTN-8 and MHA-MASK-2 of MHA" in report.sentence
+    assert "holds 4 clauses of MHA" in judged("strangers:attention", clauses=("MHA-ATTN-8", *NUMERIC[1:])).sentence
+    failing = judged("strangers:mask_ignored", clauses=("MHA-MASK-2",))
+    assert not failing.holds
+    assert failing.sentence == f"does not conform to MHA {SPEC_VERSION}: MHA-MASK-2."
+    whole = judged("strangers:attention", level="smoke")
+    assert whole.conforms
+    assert whole.sentence.startswith("conforms to MHA")
 
 
 def failing(case, size=1):

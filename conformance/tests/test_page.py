@@ -228,6 +228,8 @@ def test_the_verdict_is_a_word_beside_a_colour():
 
     assert words(made.passes()) == ("verdict good", "conforms")
     assert words(made.every_status()) == ("verdict bad", "does not conform; the suite failed")
+    part = made.passes() | {"conforms": False, "holds": True, "only": "MHA-MASK-2"}
+    assert words(part) == ("verdict good", "holds in what was asked")
     nothing = made.report("x", [made.case("MHA-MASK-2", "a", "NOT_RUN")]) | {"conforms": False}
     assert words(nothing) == ("verdict none", "not judged")
     defect = made.report("x", [made.case("MHA-MASK-2", "a", "PASS"), made.case("MHA-MASK-2", "b", "ERROR")])

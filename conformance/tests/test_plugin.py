@@ -50,6 +50,31 @@ def test_the_verdicts_are_those_of_mha_conform(start, name, tmp_path, monkeypatc
         assert "mha conform strangers:no_mean_of_nothing --case 'MHA-MASK-15/a masked row/float32'" in told.stdout
 
 
+@pytest.mark.parametrize("name", ["strangers:no_mean_of_nothing", "reference"])
+def test_workers_of_xdist_give_one_verdict_together(name, tmp_path, monkeypatch):
+    """Each opens the implementation for itself and judges its share of the cases; the sentence speaks of all of them."""
+    monkeypatch.chdir(TESTS)
+    report = conform(Target(name), Selection(level="smoke"))
+    given = (f"--mha-backend={name}", "--mha-level=smoke", f"--junit-xml={tmp_path / 'j.xml'}", "-q")
+    told = run(PLAIN[:-1], *given, "-n2")
+    assert outcomes(tmp_path / "j.xml") == {v.case: MEANS[v.status] for v in report.verdicts}, told.stdout
+    assert told.returncode == (0 if report.conforms else 1)
+    assert told.stdout.count(f"{name} {report.sentence}") == 1
+    assert all(told.stdout.count(line) == 1 for line in report.arithmetic)
+
+
+def test_nothing_judged_by_any_worker_is_no_success():
+    told = run(PLAIN[:-1], "--mha-backend=strangers:attention", "-k", "MHA-PROJ", "-q", "-n2")
+    assert told.returncode == 5, told.stdout
+
+
+def test_a_share_of_the_cases_does_not_conform():
+    told = run(HERMETIC, "--mha-backend=strangers:attention", "-k", "MHA-MASK-15", "-q")
+    assert told.returncode == 0, told.stdout
+    assert "only this was asked, and nothing conforms by it" in told.stdout
+    assert "conforms to MHA" not in told.stdout
+
+
 def test_surroundings_change_no_verdict(tmp_path):
     """A conftest that breaks everything, warnings as errors, options in ini file and environment."""
     (tmp_path / "conftest.py").write_text(

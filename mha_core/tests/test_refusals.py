@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mha_backends.reference import attention, multi_head_attention
-from mha_core import Projections, Violation, head_size, merge_partials, window_tokens
+from mha_core import Dropout, Projections, Violation, head_size, merge_partials, window_tokens
 
 Q, K, V = np.zeros((2, 4, 5, 3)), np.zeros((2, 2, 7, 3)), np.zeros((2, 2, 7, 6))
 SQUARE = np.zeros((2, 2, 5, 3))
@@ -91,6 +91,19 @@ REFUSED = [
     ("MHA-VAL-18", call(sink_logits=np.zeros((4, 1)))),
     ("MHA-VAL-19", call(dropout=0.1)),
     ("MHA-VAL-19", call(dropout=0.0)),
+    ("MHA-VAL-23", call(dropout=Dropout(1.5, 7))),
+    ("MHA-VAL-23", call(dropout=Dropout(float("nan"), 7))),
+    ("MHA-VAL-23", call(dropout=Dropout(np.zeros(()), 7))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1, 7, np.ones((5, 7), dtype=bool)))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1, 2**64))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.0, -1))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1, 7, head_start=2**32 - 3))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1, 7, key_start=TOO_LONG_TO_PRINT))),
+    ("MHA-VAL-23", call(dropout=Dropout(0.1, keep=np.ones((5, 7), dtype=bool), batch_start=1))),
+    ("MHA-VAL-24", call(dropout=Dropout(0.1, keep=np.ones((5, 7))))),
+    ("MHA-VAL-24", call(dropout=Dropout(0.1, keep=np.ones((5, 6), dtype=bool)))),
+    ("MHA-VAL-24", call(dropout=Dropout(0.1, keep=[[True] * 7] * 5))),
     ("MHA-VAL-20", call(is_causal=1)),
     ("MHA-VAL-20", call(return_weights="yes")),
     ("MHA-VAL-20", call(return_lse=None)),

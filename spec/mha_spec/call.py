@@ -37,6 +37,23 @@ class Sizes(NamedTuple):
     d_v: int
 
 
+class Dropout(NamedTuple):
+    """Which weights a call drops: ``Dropout(rate, seed)`` draws them, ``Dropout(rate, keep=mask)`` names those that stay (MHA-DROP-1).
+
+    ``keep`` is boolean, True = keep, of rank 2 or of that of the scores, each axis full or 1. The starts say where a part of a
+    larger call begins: the number of batch items, query heads, queries and keys before its first (MHA-DROP-4). A value checks
+    nothing; the call that it is given to does (MHA-VAL-23, MHA-VAL-24).
+    """
+
+    rate: float
+    seed: int | None = None
+    keep: Array | None = None
+    batch_start: int = 0
+    head_start: int = 0
+    query_start: int = 0
+    key_start: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A complete and legal request for attention.
@@ -65,7 +82,8 @@ class Call:
     query_segments: Array | None
     key_segments: Array | None
     sink_logits: Array | None
-    dropout: None
+    dropout: Dropout | None
+    """With a seed or with ``keep`` of the scores' rank; None where nothing is dropped, as by the rate 0 with a seed."""
     weights: bool
     lse: bool
 

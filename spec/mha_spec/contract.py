@@ -3,13 +3,14 @@
 One function, ``attention_call``, turns arguments into a legal ``Call`` or raises ``Violation``. It looks at
 types, dtypes, ranks, shapes and Python numbers, never at the contents of an array (MHA-VAL-21), so that
 compilation, vectorisation and streams pass through it. The checks of the operands stand here, those of the
-options in ``contract_options``, those of the layer and of merging in ``contract_layer``.
+options in ``contract_options`` and ``contract_dropout``, those of the layer and of merging in ``contract_layer``.
 """
 
 from numbers import Real
 from typing import Any
 
-from mha_spec.call import FLOAT_WIDTHS, Array, Call, dtype_name
+from mha_spec.call import FLOAT_WIDTHS, Array, Call, Dropout, dtype_name
+from mha_spec.contract_dropout import checked_dropout, keep_of
 from mha_spec.contract_options import (
     check_flags,
     check_segments,
@@ -22,7 +23,7 @@ from mha_spec.contract_options import (
     checked_scale,
     checked_softcap,
 )
-from mha_spec.violation import Violation, describe, is_array, library_of, shown
+from mha_spec.violation import Violation, describe, is_array, library_of
 
 __all__ = ["Violation", "attention_call", "check_float", "check_library", "describe", "library_of"]
 
@@ -43,7 +44,7 @@ def attention_call(
     scale: float | None = None,
     softcap: float | None = None,
     sink_logits: Array | None = None,
-    dropout: None = None,
+    dropout: Dropout | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
     library: str | None = None,
@@ -56,7 +57,7 @@ def attention_call(
     arrays = {"query": query, "key": key, "value": value}
     optional = {
         "mask": mask, "bias": bias, "sink_logits": sink_logits,
-        "query_segments": query_segments, "key_segments": key_segments,
+        "query_segments": query_segments, "key_segments": key_segments, "keep": keep_of(dropout),
     }  # fmt: skip
     integers = {"query_offset": query_offset, "key_lengths": key_lengths}
     arrays |= {name: x for name, x in optional.items() if x is not None}
@@ -81,16 +82,13 @@ def attention_call(
     if sink_logits is not None:
         check_sink_logits(sink_logits, h, query)
     if dropout is not None:
-        raise Violation(
-            "MHA-VAL-19", f"dropout={shown(dropout)}", "dropout=None",
-            "the keyword is reserved in this version: drop weights outside, or leave it out",
-        )  # fmt: skip
+        dropout = checked_dropout(dropout, scores)
     return Call(
         query=query, key=key, value=value,
         scale=checked_scale(scale, d_k), softcap=checked_softcap(softcap),
         mask=mask, bias=bias, band=band, query_offset=query_offset, key_lengths=key_lengths,
         query_segments=query_segments, key_segments=key_segments, sink_logits=sink_logits,
-        dropout=None, weights=return_weights, lse=return_lse,
+        dropout=dropout, weights=return_weights, lse=return_lse,
     )  # fmt: skip
 
 

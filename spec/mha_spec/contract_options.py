@@ -11,13 +11,13 @@ from mha_spec.violation import Violation, describe, shown
 WINDOW_LIMIT = 2**62
 
 
-def _fits(x: Array, scores: Sequence[int], name: str) -> Array:
+def fits(x: Array, scores: Sequence[int], name: str, clause: str = "MHA-VAL-9") -> Array:
     """MHA-VAL-9: rank 2 or the scores' rank, each axis full or 1. Gives a view of the scores' rank."""
     shape, rank = tuple(x.shape), len(scores)
     wanted = tuple(scores[-2:]) if len(shape) == 2 else tuple(scores)
     if len(shape) != len(wanted) or any(a not in (b, 1) for a, b in zip(shape, wanted, strict=True)):
         raise Violation(
-            "MHA-VAL-9", f"{name} {shape} for scores {tuple(scores)}",
+            clause, f"{name} {shape} for scores {tuple(scores)}",
             f"(n, m) = {tuple(scores[-2:])} or the scores' rank {tuple(scores)}, each axis full or 1",
             f"name every axis: {name}[:, None] makes a per-batch {name} (b, n, m) into (b, 1, n, m), "
             f"{name}[None] a per-head one (h, n, m) into (1, h, n, m)",
@@ -33,7 +33,7 @@ def checked_mask(mask: Array, scores: Sequence[int]) -> Array:
             "MHA-VAL-8", f"mask of dtype {kind}", "a boolean mask, True = attend",
             "write mask != 0 if 1 means attend, or pass additive values as bias",
         )  # fmt: skip
-    return _fits(mask, scores, "mask")
+    return fits(mask, scores, "mask")
 
 
 def _wide_enough(x: Array, query: Array) -> bool:
@@ -49,7 +49,7 @@ def checked_bias(bias: Array, scores: Sequence[int], query: Array) -> Array:
             "a real floating bias, of query's dtype or a wider one",
             "pass a boolean as mask, or cast the bias",
         )  # fmt: skip
-    return _fits(bias, scores, "bias")
+    return fits(bias, scores, "bias")
 
 
 def check_flags(**flags: Any) -> None:
@@ -149,7 +149,7 @@ def checked_scale(scale: Any, d_k: int) -> float:
     """MHA-VAL-16: a finite Python real; by default 1/sqrt(d_k), and 1 where d_k = 0 (MHA-ATTN-2, MHA-ATTN-4)."""
     if scale is None:
         return 1.0 / math.sqrt(d_k) if d_k else 1.0
-    if not _is_finite_real(scale):
+    if not is_finite_real(scale):
         raise Violation(
             "MHA-VAL-16",
             f"scale={shown(scale)}",
@@ -163,14 +163,14 @@ def checked_softcap(softcap: Any) -> float | None:
     """MHA-VAL-17: a finite positive Python real, or None."""
     if softcap is None:
         return None
-    if not _is_finite_real(softcap) or float(softcap) <= 0:
+    if not is_finite_real(softcap) or float(softcap) <= 0:
         raise Violation(
             "MHA-VAL-17", f"softcap={shown(softcap)}", "a finite number > 0, or None for no cap", "write None, not 0 or -1"
         )
     return float(softcap)
 
 
-def _is_finite_real(x: Any) -> bool:
+def is_finite_real(x: Any) -> bool:
     if not isinstance(x, Real) or isinstance(x, bool):
         return False
     try:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mha_spec.call import Array
+from mha_spec.call import Array, Dropout
 from mha_spec.contract import check_float, check_library
+from mha_spec.contract_dropout import checked_dropout
 from mha_spec.contract_options import check_flags, checked_band
 from mha_spec.violation import Violation, describe, is_array, library_of, shown
 
@@ -161,6 +162,16 @@ def check_pack(query: Array, key: Array, value: Array) -> None:
             "MHA-VARLEN-1", given, "(tokens, heads, width) for each, key and value with the same tokens and heads",
             "lay the sequences one behind the other, without padding, and drop the batch axis",
         )  # fmt: skip
+
+
+def checked_pack_dropout(dropout: Any, sequences: int) -> Dropout | None:
+    """MHA-VARLEN-6: by a seed, with room for an index of every sequence."""
+    if isinstance(dropout, Dropout) and dropout.keep is not None:
+        raise Violation(
+            "MHA-VARLEN-6", "keep for a pack of sequences", "Dropout(rate, seed)",
+            "keep has the axes of one batch: call attention for each sequence, or with segments for the pack",
+        )  # fmt: skip
+    return None if dropout is None else checked_dropout(dropout, (sequences, 0, 0, 0))
 
 
 def checked_top(top_k: Any) -> int | None:

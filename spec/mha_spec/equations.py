@@ -11,12 +11,13 @@ import array_api_compat
 from jaxtyping import Bool, Float, Integer
 
 from mha_spec.call import Array, AttentionResult, Call
+from mha_spec.equations_dropout import dropped, factors
 
 
 def attention(call: Call) -> AttentionResult:
     """query (*b h n d_k), key (*b h_kv m d_k), value (*b h_kv m d_v) -> output (*b h n d_v), weights, lse.
 
-    The order is MHA-ATTN-9: scale, softcap, bias, select the visible, softmax with the sink, values.
+    The order is MHA-ATTN-9: scale, softcap, bias, select the visible, softmax with the sink, dropout, values.
     """
     h = call.query.shape[-3]
     K, V = heads(call.key, h), heads(call.value, h)
@@ -28,7 +29,8 @@ def attention(call: Call) -> AttentionResult:
     see = visible(call)
     s = finite(S)
     A, lse = softmax(s, see, sink_column(s, call.sink_logits))
-    return AttentionResult(weighted_sum(A, V, see), A, lse)
+    P = A if call.dropout is None else dropped(A, factors(call))
+    return AttentionResult(weighted_sum(P, V, see), A, lse)
 
 
 def heads(x: Float[Array, "*b h_kv m d"], h: int) -> Float[Array, "*b h m d"]:

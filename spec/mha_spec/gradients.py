@@ -11,12 +11,14 @@ from jaxtyping import Bool, Float
 
 from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cotangents, Tangents
 from mha_spec.equations import biased, capped, finite, heads, scores, sink_column, softmax, visible, weighted_sum
+from mha_spec.equations_dropout import dropped, factors
 
 
 def attention_vjp(call: Call, arriving: Cotangents) -> AttentionGradients:
     """dO (*b h n d_v), dL (*b h n), dA (*b h n m) -> dQ (*b h n d_k), dK (*b h_kv m d_k), dV (*b h_kv m d_v), db, ds (h).
 
     dV = A^T dO,  dS = A * (dP - D + dL) with dP = dO V^T + dA,  dQ = scale dS K,  dK = scale dS^T Q (MHA-GRAD-4 to MHA-GRAD-7).
+    With dropout A^T and dO V^T are multiplied by its factors M, pair by pair (MHA-GRAD-22).
     """
     dO, dL, dA = arriving
     h, h_kv = call.query.shape[-3], call.key.shape[-3]
@@ -26,14 +28,16 @@ def attention_vjp(call: Call, arriving: Cotangents) -> AttentionGradients:
     s = finite(S if call.bias is None else biased(S, call.bias))
     A, lse = softmax(s, see, sink_column(s, call.sink_logits))
 
-    dP = weight_gradient(dO, V, dA)
+    M = None if call.dropout is None else factors(call)
+    P = A if M is None else dropped(A, M)
+    dP = weight_gradient(dO, V, dA, M)
     D = row_mean(A, dP, see)
     dS = score_gradient(A, dP, D, dL, see)
     dX = dS if call.softcap is None else capped_gradient(dS, X, call.softcap)
     return AttentionGradients(
         query=call.scale * weighted_sum(dX, K, see),
         key=over_group(call.scale * weighted_sum(dX.mT, call.query, see.mT), h_kv),
-        value=over_group(weighted_sum(A.mT, dO, see.mT), h_kv),
+        value=over_group(weighted_sum(P.mT, dO, see.mT), h_kv),
         bias=None if call.bias is None else over_broadcast(dS, call.bias),
         sink_logits=None if call.sink_logits is None else sink_gradient(call.sink_logits, lse, D, dL, see),
     )
@@ -42,7 +46,8 @@ def attention_vjp(call: Call, arriving: Cotangents) -> AttentionGradients:
 def attention_jvp(call: Call, moving: Tangents) -> AttentionResult:
     """dQ (*b h n d_k), dK (*b h_kv m d_k), dV (*b h_kv m d_v), db, ds (h), each or None -> dO, dA, dL: how fast the results move.
 
-    dA = A * (dS - dL) with dL_i the mean of dS_i under the weights, the sink's included;  dO = dA V + A dV (MHA-GRAD-21).
+    dA = A * (dS - dL) with dL_i the mean of dS_i under the weights, the sink's included;  dO = dA V + A dV (MHA-GRAD-21), where
+    dropout multiplies dA and A by its factors before they meet the values (MHA-GRAD-22).
     """
     xp = array_api_compat.array_namespace(call.query)
     h = call.query.shape[-3]
@@ -63,7 +68,8 @@ def attention_jvp(call: Call, moving: Tangents) -> AttentionResult:
         through = sink_weight(call.sink_logits, lse, see) * moving.sink_logits[:, None]
         dL = xp.where(call.sink_logits[:, None] == -xp.inf, dL, dL + through)  # a sink of -inf is none
     dA = xp.where(see, A * (dS - dL[..., None]), xp.zeros_like(A))
-    return AttentionResult(weighted_sum(dA, V, see) + weighted_sum(A, dV, see), dA, dL)
+    P, dP = (A, dA) if call.dropout is None else (dropped(x, factors(call)) for x in (A, dA))
+    return AttentionResult(weighted_sum(dP, V, see) + weighted_sum(P, dV, see), dA, dL)
 
 
 def sink_weight(
@@ -77,10 +83,14 @@ def sink_weight(
 
 
 def weight_gradient(
-    dO: Float[Array, "*b h n d_v"], V: Float[Array, "*b h m d_v"], dA: Float[Array, "*b h n m"] | None
+    dO: Float[Array, "*b h n d_v"],
+    V: Float[Array, "*b h m d_v"],
+    dA: Float[Array, "*b h n m"] | None,
+    M: Float[Array, "*b h n m"] | None,
 ) -> Float[Array, "*b h n m"]:
-    """(*b h n d_v), (*b h m d_v) -> (*b h n m): dP_ij = sum_c dO_ic v_jc, and what arrives at the weight itself (MHA-GRAD-8)."""
+    """(*b h n d_v), (*b h m d_v) -> (*b h n m): dP_ij = M_ij sum_c dO_ic v_jc, and what arrives at the weight itself (MHA-GRAD-8)."""
     dP = scores(dO, V, 1.0)
+    dP = dP if M is None else dropped(dP, M)
     return dP if dA is None else dP + dA
 
 

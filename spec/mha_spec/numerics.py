@@ -26,6 +26,7 @@ from mha_spec.numerics_steps import (
     Truths,
     bias_error,
     carried,
+    flushed,
     gamma,
     lse_error,
     output_error,
@@ -49,12 +50,13 @@ from mha_spec.profiles import (
     Profile,
     constants,
     constants_hash,
+    profile_of,
 )  # fmt: skip
 
 __all__ = [
     "CONSTANTS_VERSION", "COUNTS", "PROFILES", "STATISTICS", "TYPES", "Bounds", "FloatType", "Profile", "Sigma", "Statistics",
     "attention_bound", "attention_sigma", "constants", "constants_hash", "error_ratio", "filtered", "gamma", "layer_bound",
-    "merge_bound", "statistics", "usable",
+    "merge_bound", "profile_of", "statistics", "usable",
 ]  # fmt: skip
 
 
@@ -81,15 +83,16 @@ def attention_bound(
     bias: Reals | None = None,
     visible: Truths | None = None,
     sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> Bounds:
     """query (*b h n d_k), key (*b h_kv m d_k), value (*b h_kv m d_v) -> Bounds (MHA-NUM-6, MHA-NUM-7, MHA-NUM-8).
 
     ``visible`` and ``bias`` broadcast to (*b h n m); a bias of -inf hides too. ``sink`` (h,) is one more visible key, of
-    value 0. For P64 every bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound
-    for so many keys or channels.
+    value 0. ``factors`` (*b h n m) are those of dropout (MHA-NUM-24). For P64 every
+    bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound for so many keys or channels.
     """
-    exact = np.zeros_like(query), np.zeros_like(key), np.zeros_like(value)
-    return _doubled(_heads((query, key, value), exact, profile, scale, softcap, bias, visible, sink), profile)
+    exact = flushed(query, profile, scale), flushed(key, profile, scale), flushed(value, profile)
+    return _doubled(_heads((query, key, value), exact, profile, scale, softcap, bias, visible, sink, factors), profile)
 
 
 def layer_bound(
@@ -104,6 +107,7 @@ def layer_bound(
     bias: Reals | None = None,
     visible: Truths | None = None,
     sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> Bounds:
     """query (*b n d_q), key (*b m d_k), value (*b m d_v), the eight Projections -> Bounds of the layer (MHA-NUM-13).
 
@@ -115,7 +119,7 @@ def layer_bound(
         inputs = ((query, w_q, b_q), (key, w_k, b_k), (value, w_v, b_v))
         steps = [_projected(x[..., None, :, :], np.zeros(()), w, b, p.io, p) for x, w, b in inputs]
         (q, dq), (k, dk), (v, dv) = steps  # (*b h n d)
-        heads = _heads((q, k, v), (dq, dk, dv), p, scale, softcap, bias, visible, sink)
+        heads = _heads((q, k, v), (dq, dk, dv), p, scale, softcap, bias, visible, sink, factors)
         o, B = _concatenated(heads.truth.output), _concatenated(heads.output)  # (*b 1 n h*d_v)
         W_O = np.reshape(w_o, (1, w_o.shape[0] * w_o.shape[1], w_o.shape[-1]))
         y, dy = _projected(o, B, W_O, None if b_o is None else b_o[None], p.output, p)
@@ -136,7 +140,7 @@ def merge_bound(parts: Sequence[tuple[Reals, Reals]], errors: Sequence[tuple[Rea
         weights=profile.lse, weight_scale=None,
     )  # fmt: skip
     with np.errstate(all="ignore"):
-        exact = [(np.zeros_like(o), np.zeros_like(lse)) for o, lse in parts]
+        exact = [(flushed(o, profile), np.zeros_like(lse)) for o, lse in parts]
         outputs, lses = _stacked(parts)  # (*b h n p d_v), (*b h n 1 p)
         dV, delta = _stacked(exact if errors is None else errors)
         see = lses != -np.inf
@@ -182,7 +186,7 @@ def usable(bound: Reals, bound_64: Reals) -> bool:
 
 def _heads(
     operands: tuple[Reals, Reals, Reals], errors: tuple[Reals, Reals, Reals], p: Profile, scale: float,
-    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None,
+    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None, factors: Reals | None,
 ) -> Bounds:  # fmt: skip
     """Attention over heads whose operands are off by ``errors``; nothing is doubled here."""
     query, h = operands[0], operands[0].shape[-3]
@@ -200,9 +204,9 @@ def _heads(
             scores, seen = _with_sink(scores, see, sink, p)
         row = softmax_error(scores, seen, rescalings(m), p)
         soft = row._replace(A=row.A[..., :m], log_A=row.log_A[..., :m], E=row.E[..., :m])  # without the sink
-        o = soft.A @ V
+        o = (soft.A if factors is None else soft.A * factors) @ V
         bounds = Bounds(
-            _known(output_error(soft, V, dV, see, o, p)),
+            _known(output_error(soft, V, dV, see, o, p, factors)),
             lse_error(soft, p),
             np.where(see, weights_error(soft, p), 0.0),
             AttentionResult(o, soft.A, soft.lse[..., 0]),
@@ -219,13 +223,13 @@ def _scores(Q: Reals, K: Reals, b: Reals, dQ: Reals, dK: Reals, p: Profile, scal
     if softcap is not None:
         s, delta = softcap * np.tanh(x / softcap), softcap_error(delta, softcap, p)
     s = np.clip(s + b, -LARGEST, LARGEST)
-    return Scores(s, np.where(overflows(G, x, b, s, scale, p), np.inf, bias_error(delta, s, b, p)))
+    return Scores(s, np.where(overflows(G, x, b, s, scale, p), np.inf, bias_error(delta + flushed(b, p), s, b, p)))
 
 
 def _with_sink(scores: Scores, see: Truths, sink: Reals, p: Profile) -> tuple[Scores, Truths]:
     """(*b h n m) -> (*b h n m+1): the sink is one more visible key (MHA-ATTN-12); a sink of -inf is none."""
     s = np.broadcast_to(_tame(sink)[:, None, None], (*see.shape[:-1], 1))
-    delta = bias_error(np.zeros_like(s), s, s, p)
+    delta = bias_error(flushed(s, p), s, s, p)
     wide = Scores(np.concatenate([scores.s, s], axis=-1), np.concatenate([scores.delta, delta], axis=-1))
     there = np.broadcast_to((sink != -np.inf)[:, None, None], s.shape)
     return wide, np.concatenate([see, there], axis=-1)
@@ -267,7 +271,7 @@ def _projected(x: Reals, dx: Reals, w: Reals, b: Reals | None, name: str, p: Pro
     """(*b h n i), (h i o), (h o) -> the projection (*b h n o), rounded once to the type ``name``, and its bound."""
     add = np.zeros((1, 1)) if b is None else b[:, None, :]
     y = x @ w + add
-    error = projection_error(x, np.broadcast_to(dx, x.shape), w, add, p)
+    error = projection_error(x, flushed(x, p) + dx, w, add, p)
     return y, _known(rounded(error, y, name, p))
 
 

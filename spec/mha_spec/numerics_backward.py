@@ -37,7 +37,9 @@ from mha_spec.numerics_steps import (
     bias_error,
     carried,
     eta,
+    flushed,
     gamma,
+    of_factors,
     output_error,
     overflows,
     product_error,
@@ -64,21 +66,25 @@ def gradient_bound(
     bias: Reals | None = None,
     visible: Truths | None = None,
     sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> GradientBounds:
     """query (*b h n d_k), key (*b h_kv m d_k), value (*b h_kv m d_v) and what arrives -> GradientBounds (MHA-GRAD-19).
 
-    ``bias`` has the rank of the scores; ``visible`` broadcasts to them. For P64 every bound is doubled (MHA-NUM-15). Raises
-    ``Violation`` (MHA-NUM-4) where the profile has no bound for so many keys, queries or channels.
+    ``bias`` has the rank of the scores; ``visible`` broadcasts to them; ``factors`` are those of dropout
+    (MHA-NUM-24). For P64 every bound is doubled (MHA-NUM-15). Raises ``Violation`` (MHA-NUM-4) where the profile has no bound
+    for so many keys, queries or channels.
     """
-    exact = OperandErrors(*(np.zeros_like(x) for x in (query, key, value, arriving.output)))
-    found, _ = heads_bound((query, key, value), arriving, exact, profile, scale, softcap, bias, visible, sink)
+    scales = (scale, scale, 1.0, 1.0)
+    operands = (query, key, value, arriving.output)
+    exact = OperandErrors(*(flushed(x, profile, by) for x, by in zip(operands, scales, strict=True)))
+    found, _ = heads_bound((query, key, value), arriving, exact, profile, scale, softcap, bias, visible, sink, factors)
     judged: GradientBounds = doubled(found, profile)
     return judged
 
 
 def heads_bound(
     operands: tuple[Reals, Reals, Reals], arriving: Cotangents, errors: OperandErrors, p: Profile, scale: float,
-    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None,
+    softcap: float | None, bias: Reals | None, visible: Truths | None, sink: Reals | None, factors: Reals | None = None,
 ) -> tuple[GradientBounds, Forward]:  # fmt: skip
     """The same of operands and a grad_output that are off by ``errors``; nothing is doubled here."""
     query, key, value = operands
@@ -87,17 +93,18 @@ def heads_bound(
     b = np.broadcast_to(np.zeros(()) if bias is None else bias, shape)
     see = np.broadcast_to(np.ones((), dtype=np.bool_) if visible is None else visible, shape) & (b != -np.inf)
     with np.errstate(all="ignore"):
-        f, lost = _forward(operands, errors, b, see, p, scale, softcap, sink)
+        f, lost = _forward(operands, errors, b, see, p, scale, softcap, sink, factors)
+        M, of_M = np.ones(()) if factors is None else factors, of_factors(factors, p)
         e_O = errors.grad_output
         dO, dL, dA = (np.zeros(()) if x is None else _tame(x) for x in arriving)
         dL, dA = np.broadcast_to(dL, see.shape[:-1]), np.broadcast_to(dA, see.shape)
         A, dA_ = f.soft.A, weight_error(f.soft, see, p)
 
-        size = (np.abs(dO) + e_O) @ (np.abs(f.V) + f.dV).mT
-        through = dO @ f.V.mT
+        size = M * ((np.abs(dO) + e_O) @ (np.abs(f.V) + f.dV).mT)
+        through = M * (dO @ f.V.mT)
         arrived = see * (through + dA)
         D = np.sum(A * arrived, axis=-1, keepdims=True)  # (*b h n 1)
-        e_arrived, e_D = arriving_errors(f, dO, e_O, dA, size, through, arrived, dA_, p)
+        e_arrived, e_D = arriving_errors(f, dO, e_O, dA, size, through, arrived, dA_, M, of_M, p)
         r = arrived - D + dL[..., None]
         room = np.abs(arrived) + np.abs(dA) + np.abs(D) + np.abs(dL)[..., None] + e_arrived + e_D
         e_r = e_arrived + e_D + gamma(COUNTS["row_gradient"], u(p.softmax)) * room
@@ -112,10 +119,10 @@ def heads_bound(
         keys = np.asarray(np.sum(see, axis=-1, keepdims=True, dtype=np.float64))  # (*b h n 1)
         a, dq = summed(dX, stored, f.K, f.dK, keys, p)
         c, dk = summed(dX.mT, stored.mT, f.Q, f.dQ, spread(rows, h), p)
-        weights = weights_in_sum(f.soft, A, spread(rows, h), p)
-        weights = np.swapaxes(np.where(see, weights, 0.0), -1, -2)
-        dv = over_group(weights @ (np.abs(dO) + e_O) + np.swapaxes(A, -1, -2) @ e_O, h_kv) + rows * eta(p.accumulator, p)
-        truth = [scale * a, scale * over_group(c, h_kv), over_group(np.swapaxes(A, -1, -2) @ dO, h_kv)]
+        weights = M * weights_in_sum(f.soft, A, spread(rows, h), of_M, p)
+        weights, kept = np.swapaxes(np.where(see, weights, 0.0), -1, -2), np.swapaxes(M * A, -1, -2)
+        dv = over_group(weights @ (np.abs(dO) + e_O) + kept @ e_O, h_kv) + rows * eta(p.accumulator, p) * np.max(M, initial=1.0)
+        truth = [scale * a, scale * over_group(c, h_kv), over_group(kept @ dO, h_kv)]
         bounds = [scaled(dq, truth[0], scale, p), scaled(over_group(dk, h_kv), truth[1], scale, p), dv]
         bounds[2] = rounded(dv, truth[2], p.output, p)
         found: dict[str, Any] = dict(zip(("query", "key", "value"), zip(truth, bounds, strict=True), strict=True))
@@ -128,7 +135,7 @@ def heads_bound(
 
 def _forward(
     operands: tuple[Reals, Reals, Reals], errors: OperandErrors, b: Reals, see: Truths, p: Profile, scale: float,
-    softcap: float | None, sink: Reals | None,
+    softcap: float | None, sink: Reals | None, factors: Reals | None,
 ) -> tuple[Forward, Truths]:  # fmt: skip
     """The true forward with its errors, and the pairs (*b h n m) whose score may leave the profile's range."""
     group = operands[0].shape[-3] // max(operands[1].shape[-3], 1)
@@ -147,18 +154,18 @@ def _forward(
         dslope = np.minimum(2.0 * np.abs(t) * dt + dt * dt, 1.0) + gamma(COUNTS["slope"], u(p.softmax))
     s = np.clip(s + _tame(b), -LARGEST, LARGEST)
     lost = see & overflows(G, x, _tame(b), s, scale, p)
-    scores, seen = Scores(s, bias_error(delta, s, _tame(b), p)), see
+    scores, seen = Scores(s, bias_error(delta + flushed(b, p), s, _tame(b), p)), see
     if sink is not None:
         column = np.broadcast_to(_tame(sink)[:, None, None], (*see.shape[:-1], 1))
-        wide = bias_error(np.zeros_like(column), column, column, p)
+        wide = bias_error(flushed(column, p), column, column, p)
         scores = Scores(np.concatenate([s, column], axis=-1), np.concatenate([scores.delta, wide], axis=-1))
         there = np.broadcast_to((sink != -np.inf)[:, None, None], column.shape)
         seen = np.concatenate([see, there], axis=-1)
     row = softmax_error(scores, seen, rescalings(see.shape[-1]), p)
     m = see.shape[-1]
     soft = row._replace(A=row.A[..., :m], log_A=row.log_A[..., :m], E=row.E[..., :m])
-    o = soft.A @ V
-    B_o = output_error(soft, V, dV, see, o, p)
+    o = (soft.A if factors is None else soft.A * factors) @ V
+    B_o = output_error(soft, V, dV, see, o, p, factors)
     return Forward(Q, K, V, dQ, dK, dV, see, slope, dslope, soft, row, o, B_o), lost
 
 

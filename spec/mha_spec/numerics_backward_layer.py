@@ -13,7 +13,7 @@ import numpy as np
 from mha_spec.call import Cotangents
 from mha_spec.numerics_backward import doubled, heads_bound
 from mha_spec.numerics_backward_steps import OperandErrors, summed
-from mha_spec.numerics_steps import Reals, Truths, projection_error, rounded
+from mha_spec.numerics_steps import Reals, Truths, flushed, projection_error, rounded
 from mha_spec.profiles import Profile
 
 
@@ -39,6 +39,7 @@ class LayerGradientBounds(NamedTuple):
 def layer_gradient_bound(
     query: Reals, key: Reals, value: Reals, projections: Sequence[Any], arriving: Cotangents, profile: Profile, *, scale: float,
     softcap: float | None = None, bias: Reals | None = None, visible: Truths | None = None, sink: Reals | None = None,
+    factors: Reals | None = None,
 ) -> LayerGradientBounds:  # fmt: skip
     """query (*b n d_q), key (*b m d_k), value (*b m d_v), the eight Projections, dY (*b n d_out) -> LayerGradientBounds."""
     p = profile
@@ -49,7 +50,8 @@ def layer_gradient_bound(
         (q, e_q), (k, e_k), (v, e_v) = steps  # (*b h n d)
         dheads, e_heads = _projected(dY, w_o.mT, None, p)
         inner, f = heads_bound(
-            (q, k, v), arriving._replace(output=dheads), OperandErrors(e_q, e_k, e_v, e_heads), p, scale, softcap, bias, visible, sink
+            (q, k, v), arriving._replace(output=dheads), OperandErrors(e_q, e_k, e_v, e_heads), p, scale, softcap, bias, visible, sink,
+            factors,
         )  # fmt: skip
         found: dict[str, Any] = {}
         for name, x, w, b in (("query", query, w_q, b_q), ("key", key, w_k, b_k), ("value", value, w_v, b_v)):
@@ -81,14 +83,14 @@ def _projected(x: Reals, w: Reals, b: Reals | None, p: Profile) -> tuple[Reals, 
     x = x[..., None, :, :]
     add = np.zeros((1, 1)) if b is None else b[:, None, :]
     y = x @ w + add
-    return y, rounded(projection_error(x, np.zeros_like(x), w, add, p), y, p.io, p)
+    return y, rounded(projection_error(x, flushed(x, p), w, add, p), y, p.io, p)
 
 
 def _backwards(dq: Reals, error: Reals, w: Reals, p: Profile) -> tuple[Reals, Reals]:
     """(*b h n d), (h e d) -> (*b n e): the sum over heads and channels."""
     joined, e = (np.reshape(np.moveaxis(x, -3, -2), (*x.shape[:-3], x.shape[-2], -1)) for x in (dq, error))
     merged = np.reshape(np.moveaxis(w, -1, -2), (-1, w.shape[-2]))  # (h*d, e)
-    y, B = summed(joined, e, merged, np.zeros_like(merged), float(merged.shape[0]), p)
+    y, B = summed(joined, e, merged, flushed(merged, p), float(merged.shape[0]), p)
     return y, rounded(B, y, p.output, p)
 
 
@@ -97,5 +99,5 @@ def _over_tokens(dq: Reals, error: Reals, x: Reals, p: Profile) -> tuple[Reals, 
     h, d = dq.shape[-3], dq.shape[-1]
     left, e = (np.moveaxis(a, -3, 0).reshape(h, -1, d).mT for a in (dq, error))  # (h d tokens)
     tokens = x.reshape(-1, x.shape[-1])
-    y, B = summed(left, e, tokens, np.zeros_like(tokens), float(tokens.shape[0]), p)
+    y, B = summed(left, e, tokens, flushed(tokens, p), float(tokens.shape[0]), p)
     return y.mT, rounded(B, y, p.output, p).mT

@@ -81,17 +81,18 @@ def log_error(soft: Softmax, p: Profile) -> Reals:
 
 
 def arriving_errors(
-    f: Forward, dO: Reals, e_O: Reals, dA: Reals, size: Reals, through: Reals, arrived: Reals, dA_: Reals, p: Profile
-) -> tuple[Reals, Reals]:
+    f: Forward, dO: Reals, e_O: Reals, dA: Reals, size: Reals, through: Reals, arrived: Reals, dA_: Reals, M: Reals, of_M: Any, p: Profile,
+) -> tuple[Reals, Reals]:  # fmt: skip
     r"""Of dP and of D (*b h n 1).
 
     :math:`\Delta dP = (\gamma_{d_v}(u_a) \oplus \gamma_2(u_m)) |dO| |V|^T`, stored with the scores where these are.
     :math:`\Delta D` is the worse of two ways: :math:`|dO| \cdot B + \gamma_{d_v}(u_s) |dO| \cdot (|O| + B)`, where B is the bound of the
     rounded output, which kernels use; and the sum of the errors of :math:`A \, dP`. What dO and V are off by already, e_O and dV, is added.
+    With dropout size and through hold its factors M, which round ``of_M``.
     """
     d_v, A, us = f.V.shape[-1], f.soft.A, u(p.softmax)
-    e = both(gamma(d_v, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p))) * size + d_v * eta(p.accumulator, p)
-    e = e + (np.abs(dO) + e_O) @ f.dV.mT + e_O @ np.abs(f.V).mT
+    e = both(gamma(d_v, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)), of_M) * size + M * d_v * eta(p.accumulator, p)
+    e = e + M * ((np.abs(dO) + e_O) @ f.dV.mT + e_O @ np.abs(f.V).mT)
     e = carried(through, e, gamma(COUNTS["stored"], u(p.scores)))
     e = np.where(f.see, e + gamma(1, us) * (np.abs(arrived) + np.abs(dA)), 0.0)
 
@@ -122,10 +123,11 @@ def summed(dX: Reals, error: Reals, Y: Reals, dY: Reals, terms: Any, p: Profile)
     return dX @ Y, moved + r * ((np.abs(dX) + error) @ size) + terms * eta(p.accumulator, p)
 
 
-def weights_in_sum(soft: Softmax, A: Reals, rows: Reals, p: Profile) -> Reals:
+def weights_in_sum(soft: Softmax, A: Reals, rows: Reals, of_M: Any, p: Profile) -> Reals:
     r"""Of a weight that is stored and summed over queries: :math:`A (e^{X + \rho} - 1) + (floor + \eta_P) e^\rho`,
-    :math:`\rho = \gamma_1(u_P) + \gamma_2(u_m) + \gamma_{rows}(u_a)`; rows (*b h m 1)."""
+    :math:`\rho = \gamma_1(u_P) + \gamma_2(u_m) + \gamma_{rows}(u_a)`, and ``of_M`` more with dropout; rows (*b h m 1)."""
     rho = gamma(1, u(p.weights)) + gamma(COUNTS["operands"], u_m(p)) + np.swapaxes(gamma(rows, u(p.accumulator)), -1, -2)
+    rho = rho + of_M
     grown = excess(A, soft.log_A, np.minimum(log_error(soft, p) + rho, LARGEST))
     return np.asarray(grown + (weight_floor(p) + eta(p.weights, p)) * np.exp(rho))
 

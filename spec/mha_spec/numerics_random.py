@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mha_spec.numerics_steps import Reals, Truths, eta, gamma, rescalings, u, u_m, weight_floor
+from mha_spec.numerics_steps import Reals, Truths, eta, flushed, gamma, rescalings, u, u_m, weight_floor
 from mha_spec.profiles import COUNTS, STATISTICS, Grade, Profile
 
 __all__ = ["Sigma", "Statistics", "attention_sigma", "cut_scores", "statistics"]
@@ -114,8 +114,20 @@ def attention_sigma(
         variance = _before(Q, K, row, profile, scale, softcap) + _after(row, R, profile)
         if grade == "ANY":
             variance = variance + _shifted(Q, K, row, R, profile, scale, softcap)
+        if profile.flush:
+            variance = np.where(_loses(query, key, value, group, row, profile, scale), np.inf, variance)
         sigma = np.where(row.n > 0.0, np.sqrt(variance), 0.0) * (COUNTS["float64_factor"] if profile.io == "float64" else 1)
         return Sigma(np.asarray(sigma), _shared(Q, K, row, profile, scale, sigma, group))
+
+
+def _loses(query: Reals, key: Reals, value: Reals, group: int, row: _Row, p: Profile, scale: float) -> Truths:
+    """(*b h n 1): whether a row sees an operand that may be flushed. What that does is no chance (MHA-NUM-23)."""
+    of_key = np.any(flushed(key, p, scale) > 0.0, axis=-1) | np.any(flushed(value, p) > 0.0, axis=-1)
+    of_pair = np.repeat(of_key, group, axis=-2)[..., None, :]  # (*b h 1 m)
+    m = key.shape[-2]
+    seen = row.see[..., :m] & (of_pair | (flushed(row.b[..., :m], p) > 0.0))
+    loses: Truths = np.any(seen, axis=-1, keepdims=True) | np.any(flushed(query, p, scale) > 0.0, axis=-1, keepdims=True)
+    return loses
 
 
 def _row(

@@ -53,6 +53,18 @@ def eta(name: str, p: Profile) -> float:
     return TYPES[name].eta(p.flush)
 
 
+def flushed(x: Any, p: Profile, scale: float = 1.0) -> Reals:
+    r"""What an operand may lose where flushing is declared: all of it where it, or its product with the scale, is subnormal.
+
+    Nothing where it is not declared (MHA-NUM-23).
+    """
+    if not p.flush:
+        return np.zeros_like(x)
+    scaled = TYPES[p.accumulator].smallest_normal / min(1.0, abs(scale)) if scale else np.inf
+    size = np.abs(np.where(np.isfinite(x), x, 0.0))
+    return np.where(size < max(TYPES[p.io].smallest_normal, scaled), size, 0.0)
+
+
 def gamma(k: Any, u: float) -> Any:
     r"""k roundings: :math:`\gamma_k(u) = 2ku / (1 - 2ku)` (MHA-NUM-4).
 
@@ -210,21 +222,29 @@ def growth(terms: Reals, p: Profile) -> Reals:
     return np.asarray(reads + sums + gamma(COUNTS["normalise"], u(p.softmax)))
 
 
-def output_error(soft: Softmax, V: Reals, dV: Reals, see: Truths, o: Reals, p: Profile) -> Reals:
+def of_factors(M: Reals | None, p: Profile) -> Any:
+    r"""What the factors M of dropout add to :math:`\rho`: :math:`\gamma_2(u_s)`, and nothing where there are none (MHA-NUM-24)."""
+    return 0.0 if M is None else gamma(COUNTS["dropout"], u(p.softmax))
+
+
+def output_error(soft: Softmax, V: Reals, dV: Reals, see: Truths, o: Reals, p: Profile, M: Reals | None = None) -> Reals:
     r"""(*b h n d_v), MHA-NUM-6:
     :math:`B = (1 + 2u_o)[A (e^{E+L+\rho} - 1) (|V| + \Delta V) + A \Delta V + F] + 2 u_o |o| + \eta_o`.
 
     :math:`F = (\eta_P + floor) e^{L + \rho} \sum_j |v_j| + (n + R) \eta_a + \eta_s` is lost near zero. Weights may be normalised
-    before they are stored, hence no division by the row sum, unless the profile declares a scale for e^(s - max).
+    before they are stored, hence no division by the row sum, unless the profile declares a scale for e^(s - max). With dropout each
+    term, and what is lost with it, is multiplied by its factor M; a sum may be scaled when it is whole (MHA-NUM-24).
     """
-    rho = growth(soft.terms, p)
+    rho = growth(soft.terms, p) + of_factors(M, p)
+    kept, most = (see, 1.0) if M is None else (np.where(see, M, 0.0), np.max(M, axis=-1, keepdims=True, initial=1.0))
+    factor = 1.0 if M is None else M
     near_zero: Any = eta(p.weights, p)
     if p.weight_scale is not None:
         near_zero = near_zero / p.weight_scale * np.exp(-soft.log_ell)
     size = np.abs(V) + dV
-    F = (near_zero + weight_floor(p)) * np.minimum(np.exp(soft.L + rho), LARGEST) * (see @ size)
-    F = F + soft.terms * eta(p.accumulator, p) + eta(p.softmax, p)
-    B = excess(soft.A, soft.log_A, soft.E + soft.L + rho) @ size + soft.A @ dV + F
+    F = (near_zero + weight_floor(p)) * np.minimum(np.exp(soft.L + rho), LARGEST) * (kept @ size)
+    F = F + most * (soft.terms * eta(p.accumulator, p) + eta(p.softmax, p))
+    B = (factor * excess(soft.A, soft.log_A, soft.E + soft.L + rho)) @ size + (factor * soft.A) @ dV + F
     return rounded(B, o, p.output, p)
 
 
@@ -250,4 +270,5 @@ def projection_error(x: Reals, dx: Reals, w: Reals, b: Reals, p: Profile) -> Rea
     i = w.shape[-2]
     r = both(gamma(i + 1, u(p.accumulator)), gamma(COUNTS["operands"], u_m(p)))
     size = (np.abs(x) + dx) @ np.abs(w) + np.abs(b)
-    return np.asarray(dx @ np.abs(w) + r * size + i * eta(p.accumulator, p))
+    lost = (np.abs(x) + dx) @ flushed(w, p) + flushed(b, p) if p.flush else 0.0
+    return np.asarray(dx @ np.abs(w) + lost + r * size + i * eta(p.accumulator, p))

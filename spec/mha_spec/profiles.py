@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -88,6 +88,16 @@ class Profile:
 
 PROFILES = MappingProxyType({p["name"]: Profile(**p) for p in _READ["profiles"]})
 """The closed list of profiles by name. A new one needs a new minor version of the specification."""
+
+
+FLUSHING = " flushing"
+"""What follows the name of a profile where an implementation declares that it flushes subnormal numbers (MHA-NUM-23)."""
+
+
+def profile_of(name: str) -> Profile:
+    """The profile of that name; "P32 flushing" is P32 of who declares that it flushes. Raises ``KeyError`` for another name."""
+    known = PROFILES[name.removesuffix(FLUSHING)]
+    return replace(known, flush=True) if name.endswith(FLUSHING) else known
 
 
 def _numbers(group: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_spec.numerics_steps import Reals, eta, gamma, u
-from mha_spec.profiles import COUNTS, PROFILES
+from mha_spec.profiles import COUNTS, profile_of
 
 
 class Known(NamedTuple):
@@ -30,7 +30,7 @@ class Statistics(NamedTuple):
 
 def statistics_truth(weights: Reals, bound: Reals, profile: str) -> Statistics:
     """True weights (*b h n m) and the bound of each -> every statistic and its bound, in the types of the profile."""
-    p = PROFILES[profile]
+    p = profile_of(profile)
     near_zero = eta(p.lse, p)
 
     def own(k: int) -> Any:

@@ -103,10 +103,25 @@ class Case:
     bias: np.ndarray | None = None
     visible: np.ndarray | None = None
     sink: np.ndarray | None = None
+    rate: float | None = None
+    keep: np.ndarray | None = None
 
     @property
     def options(self):
-        return {"scale": self.scale, "softcap": self.softcap, "bias": self.bias, "visible": self.visible, "sink": self.sink}
+        options = {"scale": self.scale, "softcap": self.softcap, "bias": self.bias, "visible": self.visible, "sink": self.sink}
+        if self.rate is not None:
+            options["factors"] = np.where(self.keep, 1.0 / (1.0 - self.rate), 0.0)
+        return options
+
+    def dropped(self, P, m, name, keys=slice(None), factor=True):
+        """Weights after dropout, in the type ``name``; without ``factor`` the sum is to be ``scaled`` when it is whole."""
+        if self.rate is None:
+            return P
+        kept = np.where(self.keep[..., keys], P, 0.0)
+        return m.to(kept * m.to(1.0 / (1.0 - self.rate), name), name) if factor else kept
+
+    def scaled(self, out, m, name):
+        return out if self.rate is None else m.to(out * m.to(1.0 / (1.0 - self.rate), name), name)
 
 
 def scores(c, p, m, kernel):
@@ -164,10 +179,12 @@ def whole(c, p, m, S, sink, kernel):
     weights = m.to(P / some, t_type)
     v = m.to(c.v, p.multiplicand)
     if kernel == "normalised" and p.weight_scale is None:
-        out = m.matmul(m.to(weights, p.weights), v, p.accumulator)
+        out = m.matmul(m.to(c.dropped(weights, m, t_type), p.weights), v, p.accumulator)
     else:
-        f = p.weight_scale or 1.0
-        out = m.to(m.matmul(m.to(P * f, p.weights) / f, v, p.accumulator) / some, t_type)
+        f, late = p.weight_scale or 1.0, base2 or p.weight_scale is not None  # the scale fills the range: no room for a factor
+        kept = c.dropped(P, m, t_type, factor=not late)
+        out = m.to(m.matmul(m.to(kept * f, p.weights) / f, v, p.accumulator) / some, t_type)
+        out = c.scaled(out, m, t_type) if late else out
     log = m.to(np.log2(some) if base2 else np.log(some), t_type)
     lse = m.to(top + log, t_type)
     if base2:
@@ -189,12 +206,15 @@ def online(c, p, m, S, sink, block=8):
         alpha = m.exp(m.to(np.where(np.isfinite(top), top - shift, -np.inf), t_type), t_type)
         P = m.exp(m.to(tile - shift, t_type), t_type)
         ell = m.to(m.to(ell * alpha, t_type) + m.total(P, t_type)[..., None], t_type)
-        part = m.matmul(m.to(P * f, p.weights) / f, v[..., j : j + block, :], a_type)
+        kept = c.dropped(P, m, t_type, slice(j, j + block), factor=p.weight_scale is None)
+        part = m.matmul(m.to(kept * f, p.weights) / f, v[..., j : j + block, :], a_type)
         out = m.to(m.to(out * alpha, a_type) + part, a_type)
         top = new
     some = np.where(ell > 0, ell, 1.0)
     lse = m.to(np.where(np.isfinite(top), top, 0.0) + m.to(np.log(some), t_type), t_type)
-    return m.to(m.to(out / some, t_type), p.output), np.where(ell > 0, lse, -np.inf)[..., 0], None
+    out = m.to(out / some, t_type)
+    out = out if p.weight_scale is None else c.scaled(out, m, t_type)
+    return m.to(out, p.output), np.where(ell > 0, lse, -np.inf)[..., 0], None
 
 
 def split(c, p, m, S, sink, parts=2):
@@ -210,12 +230,14 @@ def split(c, p, m, S, sink, parts=2):
     for i, x in enumerate(local):
         P = m.exp(m.to(x - np.where(np.isfinite(tops[i]), tops[i], 0.0), t_type), t_type)
         alpha = m.exp(m.to(tops[i] - shift, t_type), t_type)
-        values = m.matmul(m.to(P * f, p.weights) / f, v[..., i * size : (i + 1) * size, :], a_type)
+        keys = slice(i * size, (i + 1) * size)
+        values = m.matmul(m.to(c.dropped(P, m, t_type, keys, factor=False) * f, p.weights) / f, v[..., keys, :], a_type)
         out = m.to(out + m.to(values * alpha, a_type), a_type)
         ell = m.to(ell + m.to(m.total(P, t_type)[..., None] * alpha, t_type), t_type)
     some = np.where(ell > 0, ell, 1.0)
     lse = m.to(shift + m.to(np.log(some), t_type), t_type)
-    return m.to(m.to(out / some, t_type), p.output), np.where(ell > 0, lse, -np.inf)[..., 0], None
+    out = c.scaled(m.to(out / some, t_type), m, t_type)
+    return m.to(out, p.output), np.where(ell > 0, lse, -np.inf)[..., 0], None
 
 
 KERNELS = ("eager", "normalised", "folded", "split scale", "online", "split")
@@ -268,4 +290,8 @@ def cases(p, seed):
     cliff = np.where(np.arange(m) < top, 0.0, np.log(0.99 * top) - np.log(2.0) * 24)[None, None]
     cliff = np.broadcast_to(cliff, (1, n, m))
     yield "weights near zero", case(0 * q, k, (np.arange(m) >= top)[None, :, None] * np.abs(v), bias=cliff)
+    yield "dropout", case(q, k, v, rate=0.3, keep=r.random((h, n, m)) >= 0.3)
+    half = r.random((h, n, m)) >= 0.5
+    yield "dropout, causal, steep", case(4 * q, k, v, visible=causal, rate=0.5, keep=half)
+    yield "dropout of weights near zero", case(60 * q, 60 * k, v, sink=normal(h), rate=0.97, keep=half)
     yield "values near zero", case(q, k, v * (1e-7 if p.io == "float16" else 1e-3 if "float8" in p.io else 3e-45))

@@ -40,10 +40,10 @@ def _gradients(c, arrives, p, m, kernel):
     sink = None if c.sink is None else np.broadcast_to(m.to(c.sink, s_type)[:, None, None], lse.shape)
     P, p_sink = _weights(S, see, some, sink, lse, m, s_type, kernel)
 
-    stored = m.to(P, p.weights)
+    stored = m.to(c.dropped(P, m, s_type), p.weights)
     q, k, v, g = (m.to(x, p.multiplicand) for x in (c.q, c.k, c.v, dO))
     dV = m.to(m.matmul(_t(stored), g, a_type), p.output)
-    dP = m.to(m.to(m.matmul(g, _t(v), a_type), s_type), p.scores)
+    dP = m.to(m.to(c.dropped(m.matmul(g, _t(v), a_type), m, s_type), s_type), p.scores)
     if kernel == "eager":
         dP = m.to(dP + dA, s_type)
         D = m.total(np.where(see, m.to(P * dP, s_type), 0.0), s_type)[..., None]

@@ -6,6 +6,8 @@ its own, so that a mix-up of two of them shows.
 
 import numpy as np
 
+from mha_core import Dropout
+
 ENDS = (-(2**63), 2**63 - 1)
 SEGMENTS = (0, 2**32, 2**53, 2**53 + 1)  # alike in 32 bits, or as float64
 CHOICES = ("mask", "bias", "is_causal", "window", "key_lengths", "segments", "scale", "softcap", "sink_logits")
@@ -65,3 +67,20 @@ def request(rng: np.random.Generator, dtype: str = "float64", most: int = 6):
     if "sink_logits" in chosen:
         options["sink_logits"] = np.where(rng.random(h) < 0.2, rng.choice([-np.inf, 1000.0]), eighths(h)).astype(dtype)
     return query, key, value, options
+
+
+def drop(rng: np.random.Generator, query, key) -> Dropout:
+    """A legal ``Dropout`` for query (*b h n d_k), key (*b h_kv m d_k): every form, ends and starts included."""
+    *batch, h, n, _ = query.shape
+    m = key.shape[-2]
+    rate = float(rng.choice([0.0, 0.125, 0.5, 0.9, 1.0, rng.random()]))
+    if rng.random() < 0.3:
+        shape = (n, m) if rng.random() < 0.4 else (*batch, h, n, m)
+        shape = tuple(1 if rng.random() < 0.3 else size for size in shape)
+        return Dropout(rate, keep=rng.random(shape) < 0.6)
+    seed = int(rng.integers(0, 2**63)) * 2 + int(rng.integers(0, 2)) if rng.random() < 0.7 else int(rng.integers(0, 9))
+    if rng.random() < 0.3:
+        return Dropout(rate, seed)
+    sizes = {"batch_start": int(np.prod(batch)), "head_start": h, "query_start": n, "key_start": m}
+    ends = {name: (2**34 if name == "key_start" else 2**32) - max(size, 1) for name, size in sizes.items()}
+    return Dropout(rate, seed, **{name: int(rng.choice([0, 1, 5, 2**31, end])) for name, end in ends.items()})

@@ -25,6 +25,7 @@ from mha_spec.numerics import (
     gamma,
     layer_bound,
     merge_bound,
+    profile_of,
     usable,
 )  # fmt: skip
 from mha_spec.profiles import FILE
@@ -112,7 +113,7 @@ def test_merging_computed_parts_stays_inside(p):
             for keys in (slice(0, half), slice(half, None)):
                 pairs = {
                     x: None if (y := getattr(case, x)) is None else y[..., keys] if y.shape[-1] > 1 else y
-                    for x in ("bias", "visible")
+                    for x in ("bias", "visible", "keep")
                 }
                 part = replace(case, k=case.k[:, keys], v=case.v[:, keys], **pairs)
                 b = attention_bound(part.q, part.k, part.v, p, **part.options)
@@ -353,6 +354,28 @@ def test_flush_to_zero_is_declared_and_widens_what_is_lost_near_zero():
     plain, flushed = (attention_bound(q, q, q, replace(PROFILES["P32"], flush=f), scale=1.0).output for f in (False, True))
     assert TYPES["float32"].smallest_normal < flushed.max() < 1e-34
     assert plain.max() < 1e-42
+
+
+def test_a_flushed_operand_may_be_off_by_all_of_itself():
+    """A subnormal query times a huge key is an ordinary score; taken for 0, it is none (MHA-NUM-23)."""
+    one, two, v = np.ones((1, 1, 1)), np.array([[[1.0], [-1.0]]]), np.array([[[1.0], [0.0]]])
+    tiny, huge = 2.0**-127, 2.0**127
+    q, k = tiny * one, huge * two
+    for profile, legal in ((profile_of("P32"), False), (profile_of("P32 flushing"), True)):
+        for query, key in ((q, k), (huge * one, tiny * two)):
+            bounds = attention_bound(query, key, v, profile, scale=1.0)
+            assert bounds.truth.output > 0.7
+            assert (error_ratio(0.5, bounds.truth.output, bounds.output).max() <= 1) == legal  # scores of 0
+    half = np.full((1, 1, 1), 2.0**-126)  # normal, and half of it is not
+    assert attention_bound(half, k, v, profile_of("P32 flushing"), scale=1.0).output < 1e-3
+    assert attention_bound(half, k, v, profile_of("P32 flushing"), scale=0.5).output > 0.01
+
+
+def test_flushing_is_a_word_behind_a_profile():
+    assert profile_of("P16") is PROFILES["P16"]
+    assert profile_of("P16 flushing") == replace(PROFILES["P16"], flush=True)
+    with pytest.raises(KeyError):
+        profile_of("P16 slowly")
 
 
 def test_the_ratio_of_what_has_no_number():

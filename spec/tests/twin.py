@@ -34,7 +34,7 @@ def attention(query, key, value, *, numbers=Exact, return_weights=False, return_
     *batch, h, n, d_k = q.shape
     h_kv, m, d_v = v.shape[-3:]
     output, weights, lse = np.zeros((*batch, h, n, d_v)), np.zeros((*batch, h, n, m)), np.zeros((*batch, h, n))
-    rows = Row(numbers, n, m, d_k, d_v, options)
+    rows = Row(numbers, batch, n, m, d_k, d_v, options)
     for at in product(*map(range, (*batch, h, n))):
         b, head, i = at[:-2], at[-2], at[-1]
         kv = (*b, head // (h // h_kv))
@@ -45,8 +45,8 @@ def attention(query, key, value, *, numbers=Exact, return_weights=False, return_
 class Row:
     """One query row at a time."""
 
-    def __init__(self, numbers, n, m, d_k, d_v, options):
-        self.x, self.n, self.m, self.d_v = numbers, n, m, d_v
+    def __init__(self, numbers, batch, n, m, d_k, d_v, options):
+        self.x, self.batch, self.n, self.m, self.d_v = numbers, tuple(batch), n, m, d_v
         self.option = options.get
         scale = options.get("scale")
         self.scale = numbers.number(scale) if scale is not None else numbers.number(d_k or 1) ** numbers.number(-0.5)
@@ -70,10 +70,11 @@ class Row:
         total = self.x.sum([*share.values()] + ([self.x.exp(number(sink) - top)] if sink != -math.inf else []))
         for j in seen:
             weights[j] = float(share[j] / total)
+        factor = {j: self.factor(b, head, i, j) for j in seen}
         output = [
             math.nan
             if any(math.isnan(v[j][c]) for j in seen)
-            else float(self.x.sum([share[j] / total * number(v[j][c]) for j in seen]))
+            else float(self.x.sum([factor[j] * share[j] / total * number(v[j][c]) for j in seen]))
             for c in range(self.d_v)
         ]
         return output, weights, float(top + self.x.log(total))
@@ -85,6 +86,21 @@ class Row:
         if cap is not None:
             s = number(cap) * self.x.tanh(s / number(cap))
         return s + number(bias)
+
+    def factor(self, b, head, i, j):
+        """What dropout multiplies the weight of a pair with."""
+        drop, number = self.option("dropout"), self.x.number
+        if drop is None:
+            return number(1)
+        if drop.rate == 1:
+            return number(0)
+        if drop.keep is None:
+            item = int(np.ravel_multi_index(b, self.batch)) if b else 0
+            kept = word(drop.seed, drop.key_start + j, drop.query_start + i, drop.head_start + head, drop.batch_start + item)
+            kept = kept >= math.floor(drop.rate * 2**32)
+        else:
+            kept = self.at(drop.keep, b, head, i, j)
+        return 1 / (1 - number(drop.rate)) if kept else number(0)
 
     def sees(self, b, head, i, j, bias):
         """The visible set, one question per constraint."""
@@ -107,12 +123,22 @@ class Row:
     def entry(self, name, b, head, i, j, default):
         """What a broadcast option holds for this pair."""
         x = self.option(name)
-        if x is None:
-            return default
+        return default if x is None else type(default)(self.at(x, b, head, i, j))
+
+    def at(self, x, b, head, i, j):
         x = np.asarray(x)
         at = (i, j) if x.ndim == 2 else (*b, head, i, j)
-        at = tuple(0 if size == 1 else where for size, where in zip(x.shape, at, strict=True))
-        return type(default)(x[at])
+        return x[tuple(0 if size == 1 else where for size, where in zip(x.shape, at, strict=True))]
+
+
+def word(seed, j, i, h, b):
+    """The word of a pair by Philox4x32-10 (MHA-DROP-3), on Python's integers."""
+    c, k = [j // 4, i, h, b], [seed % 2**32, seed // 2**32]
+    for _ in range(10):
+        p, q = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(q >> 32) ^ c[1] ^ k[0], q % 2**32, (p >> 32) ^ c[3] ^ k[1], p % 2**32]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c[j % 4]
 
 
 def layer(query, key, value, projections, *, numbers=Exact, **options):

@@ -27,7 +27,7 @@ def attention_vjp(query, key, value, grad_output, *, grad_lse=None, grad_weights
     found = [np.zeros(x.shape) for x in (q, k, v)]
     db = None if bias is None else np.zeros(np.shape(bias))
     ds = None if sinks is None else np.zeros(h)
-    rows = twin.Row(twin.Exact, n, m, d_k, d_v, options)
+    rows = twin.Row(twin.Exact, batch, n, m, d_k, d_v, options)
     for at in product(*map(range, (*batch, h, n))):
         b, head, i = at[:-2], at[-2], at[-1]
         kv = (*b, head // (h // h_kv))
@@ -38,7 +38,8 @@ def attention_vjp(query, key, value, grad_output, *, grad_lse=None, grad_weights
             if ds is not None and sink != -math.inf:
                 ds[head] += dL[at]
             continue
-        row = _Row(rows, q[at], k[kv][seen], v[kv][seen], np.asarray(biases)[seen], sink, dO[at], dL[at], dA[at][seen])
+        factors = [rows.factor(b, head, i, j) for j in seen]
+        row = _Row(rows, q[at], k[kv][seen], v[kv][seen], np.asarray(biases)[seen], sink, factors, dO[at], dL[at], dA[at][seen])
         dq, dk, dv, db_row, ds_row = row.gradients()
         found[0][at] = dq
         for which, part in ((1, dk), (2, dv)):
@@ -54,11 +55,12 @@ def attention_vjp(query, key, value, grad_output, *, grad_lse=None, grad_weights
 
 
 class _Row:
-    """One row and what arrives at it; k (s d_k), v (s d_v), bias (s) of the s keys that it sees."""
+    """One row and what arrives at it; k (s d_k), v (s d_v), bias (s) and factors (s) of dropout, of the s keys that it sees."""
 
-    def __init__(self, rows, q, k, v, bias, sink, dO, dL, dA):
+    def __init__(self, rows, q, k, v, bias, sink, factors, dO, dL, dA):
         self.rows, self.operands = rows, [np.array(x, dtype=float) for x in (q, k, v, bias, [sink])]
         self.dO, self.dL, self.dA = np.array(dO), float(dL), np.array(dA)
+        self.factors = factors
 
     def gradients(self):
         q, k, v, bias, sink = self.operands
@@ -102,7 +104,8 @@ class _Row:
         total = MP.fsum(shares) + (MP.exp(sink) if sink != -MP.inf else 0)
         loss = self.dL * MP.log(total)
         for j, share in enumerate(shares):
-            loss += share / total * (float(self.dA[j]) + MP.fsum(float(self.dO[c]) * v[j * d_v + c] for c in range(d_v)))
+            through = self.factors[j] * MP.fsum(float(self.dO[c]) * v[j * d_v + c] for c in range(d_v))
+            loss += share / total * (float(self.dA[j]) + through)
         return loss
 
 

@@ -42,7 +42,7 @@ def _create(threads: int | None) -> Backend:
         claims=Claims(
             arrays="numpy",
             dtypes=tuple(profiles),
-            features=FORWARD | {"vjp", "jvp"},
+            features=FORWARD | {"dropout", "vjp", "jvp"},
             profiles=profiles,
             strict=True,
             determinism="batch-invariant",

@@ -131,10 +131,16 @@ def _through_tile(job: Job, keys: Keys, rows: Rows, dquery: Array, j0: int, j1: 
     p, slope = _weights(job, keys, rows, j0, j1, hidden)  # (items, heads, r, w)
     if rows.bad_grad is not None:
         _note_nan(keys, rows, p.shape, j0, j1, hidden)
+    factors, kept = None, p
+    if job.drops:
+        factors = job.drops.factors(rows.task, rows.i0, rows.i1, j0, j1, job.kind)
+        kept = np.multiply(rows.split(p), factors).reshape(p.shape)
     into = keys.dvalue[:, :, j0:j1]
-    into += np.matmul(p.mT, rows.finite_grad, out=scratch("dv", into.shape, job.kind))
+    into += np.matmul(kept.mT, rows.finite_grad, out=scratch("dv", into.shape, job.kind))
 
     ds = np.matmul(rows.grad, keys.value[:, :, j0:j1].mT, out=scratch("ds", p.shape, job.kind))
+    if factors is not None:
+        rows.split(ds)[...] *= factors
     if job.views.get("grad_weights") is not None:
         ds += _grad_weights(job, rows, j0, j1)
     ds -= rows.rest
@@ -165,7 +171,7 @@ def _weights(job: Job, keys: Keys, rows: Rows, j0: int, j1: int, hidden: Hidden 
     if job.call.bias is not None:
         bias = job.visible.tile(job.call.bias, rows.task.items, rows.task.heads, rows.i0, rows.i1, slice(j0, j1))
         five = rows.split(s)
-        five += bounded(bias, scratch("bias", bias.shape, job.kind))
+        five += bias if bias.itemsize <= five.itemsize else bounded(bias, scratch("bias", bias.shape, job.kind))
     if rows.clamp:
         s.clip(-MOST[job.kind], MOST[job.kind], out=s)
     s -= rows.lse

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mha_backends.numpy.dropout import Drops, drops_of
 from mha_backends.numpy.job import arithmetic, sinks_of
 from mha_backends.numpy.plan import Blocks, Plan, Task, plan
 from mha_backends.numpy.visibility import Visibility
@@ -41,6 +42,7 @@ class Job:
     """What q is multiplied with."""
     cap: float | None
     sinks: Array | None
+    drops: Drops | None
     dkeys: list[Array]
     """One sum of the gradient of K per share; the first is the view that is returned."""
     dvalues: list[Array]
@@ -86,10 +88,12 @@ def make_job(call: Call, views: dict[str, Array], threads: int | None, blocks: B
     in_one_task = cut.packed or sizes.h_kv == 0
     shares = 1 if in_one_task else max(min(SHARES // sizes.h_kv, len(range(0, sizes.n, cut.rows))), 1)
     alone = _bias_is_shared(call, shares)
+    visible = Visibility(call, sizes)
     return Job(
-        call=call, views=views, sizes=sizes, group=sizes.h // max(sizes.h_kv, 1), visible=Visibility(call, sizes), plan=cut,
+        call=call, views=views, sizes=sizes, group=sizes.h // max(sizes.h_kv, 1), visible=visible, plan=cut,
         shares=shares, threads=1 if alone else cut.threads, limit_blas=cut.limit_blas and not (alone and threads is None),
         kind=kind, factor=factor, cap=cap, sinks=sinks_of(call, kind),
+        drops=drops_of(call, visible),
         dkeys=_sums(views["dkey"], shares), dvalues=_sums(views["dvalue"], shares),
     )  # fmt: skip
 

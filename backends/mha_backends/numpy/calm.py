@@ -12,6 +12,7 @@ to the bit: both round (|q_i| stretch) |k_j| alike, and rounding is monotone.
 import numpy as np
 
 from mha_backends.numpy.plan import Task
+from mha_backends.numpy.scratch import scratch
 from mha_backends.numpy.visibility import Visibility
 from mha_spec.call import Array
 
@@ -22,44 +23,48 @@ TINY = 2.0**-100
 
 
 class Bounds:
-    """Bounds for the scores and products of one kv head: key (m, d_k), value (m, d_v), m > 0."""
+    """Bounds for the scores and products of some heads: key (items, heads, m, d_k), value (items, heads, m, d_v), m > 0."""
 
     def __init__(self, key: Array, value: Array, start: int) -> None:
         self._value, self._start = value, start
-        self._squares = np.vecdot(key, key)  # (m,)
+        self._squares = np.vecdot(key, key)  # (items, heads, m)
         self._longest = _norm(self._squares.max())
-        size = np.abs(value)
+        size = self._sizes()
         self.tame = size.size == 0 or bool(size.min() >= 1 / TAME and size.max() <= TAME)
         self._reach: Array | None = None
 
     def of_scores(self, query: Array, stretch: float) -> Array:
-        """The largest |q_i| stretch |k_j| of all; query (r, d_k). NaN where there is one."""
+        """The largest |q_i| stretch |k_j| of all; query (items, heads, r, d_k). NaN where there is one."""
         return _norm(np.vecdot(query, query).max()) * stretch * self._longest
 
     def calm_rows(self, query: Array, stretch: float, visible: Visibility, task: Task, i0: int, i1: int) -> Array:
-        """(r,) True where |q_i| stretch |k_j| <= CALM and v_j is tame for every key j visible to i.
+        """(items, heads, r) True where |q_i| stretch |k_j| <= CALM and v_j is tame for every key j visible to i.
 
-        A row that the longest key would not disturb is calm for sure. For the others the keys that may disturb a row are
-        looked at, a few hundred at a time, until no row is left to be decided.
+        A row that the longest key of its head would not disturb is calm for sure. For the others the keys that may disturb a
+        row are looked at, a few hundred at a time, until no row is left to be decided.
         """
-        reach = self._reaches()
+        reach = self._reaches()  # (items, heads, m)
         norms = _norm(np.vecdot(query, query)) * stretch
-        sure = norms * reach.max() <= CALM
+        sure = norms * reach.max(-1, keepdims=True) <= CALM
         calm = np.ones_like(sure)
-        wild = np.flatnonzero(~(norms.max() * reach <= CALM))
+        wild = np.flatnonzero(~(norms.max(-1, keepdims=True) * reach <= CALM).all((0, 1)))
         for at in range(0, len(wild), 512):
             if not (calm & ~sure).any():
                 break
             some = wild[at : at + 512]
-            disturbed = ~(norms[:, None] * reach[some] <= CALM).reshape(-1, i1 - i0, len(some))  # (group, queries, keys)
-            hidden = visible.pairs(task.items, task.heads, i0, i1, some + self._start, some + self._start)[0, 0]
-            calm &= ~(disturbed & ~hidden).any(-1).reshape(-1)
+            disturbed = ~(norms[..., None] * reach[:, :, None, some] <= CALM)  # (items, heads, r, some keys)
+            disturbed = disturbed.reshape(*norms.shape[:2], -1, i1 - i0, len(some))  # (items, heads, group, queries, some keys)
+            hidden = visible.pairs(task.items, task.heads, i0, i1, some + self._start, some + self._start)
+            calm &= ~(disturbed & ~hidden).any(-1).reshape(calm.shape)
         return calm
 
+    def _sizes(self) -> Array:
+        return np.abs(self._value, out=scratch("sizes", self._value.shape, self._value.dtype))
+
     def _reaches(self) -> Array:
-        """(m,): |k_j|, or infinity where v_j is not tame."""
+        """(items, heads, m): |k_j|, or infinity where v_j is not tame."""
         if self._reach is None:
-            size = np.abs(self._value)
+            size = self._sizes()
             tame = ((size <= TAME) & ((size >= 1 / TAME) | (size == 0))).all(-1)
             self._reach = np.where(tame, _norm(self._squares), np.inf)
         return self._reach

@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     query: Array
     """(items, heads, r, d_k), scaled."""
     calm: Array | bool
-    """(r, 1), or one answer for all."""
+    """(items, heads, r, 1), or one answer for all."""
     unit: Array | float
     """What a natural score counts in the row's exponential: log2(e) in a calm row, 1 in another."""
     clamp: bool
@@ -114,7 +114,7 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
             if top is not None:
                 np.maximum(new, top, out=new)
             if rows.calm is not False:
-                new[..., rows.calm] = 0
+                new[rows.calm] = 0
             shift = new if job.visible.nothing else _finite_shift(new)
             p -= shift
             if top is not None:
@@ -124,6 +124,8 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
         if rows.calm is True and tile.hidden:
             keep_visible(rows.split(p), tile.hidden, 0)
         sums = np.matmul(p, ones(p.shape[-1], job.kind))[..., None]  # four times as fast as p.sum(-1)
+        if job.drops:
+            job.drops.take_out(rows.split(p), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         if total is None:
             only = True
             total, out = sums, np.matmul(p, tile.value, out=scratch("out", (*lead, job.sizes.d_v), job.kind))
@@ -142,18 +144,28 @@ def _attend_block(job: Job, keys: Keys, rows: Rows) -> None:
     ending = _ending(job, rows, top, total)
     if ending.fall is not None:
         out *= ending.fall
-    out /= ending.total
-    if not (keys.sound and rows.calm is True) and not np.isfinite(out).all():
-        if not keys.sound:
-            keys.mend()
-            return _attend_block(job, keys, rows)
-        _sum_again(job, rows, keys, ending, out)
-        only = False
-    _write_output(job, rows, out, nans)
+    if not job.visible.nothing:
+        out += 0  # -0 becomes 0: else a hidden value would decide the sign of a sum that underflows
+    into = _part(job, rows, job.result.output)
+    if keys.sound and rows.calm is True and nans is None and not job.drops:  # then nothing overflowed
+        np.divide(rows.split(out), rows.split(ending.total), out=into, casting="same_kind")
+    else:
+        out /= ending.total
+        if not np.isfinite(out).all():
+            if not keys.sound:
+                keys.mend()
+                return _attend_block(job, keys, rows)
+            _sum_again(job, rows, keys, ending, out)
+            only = False
+        if job.drops:
+            out *= job.kind.type(job.drops.factor)
+        if nans is not None:
+            np.copyto(out, np.nan, where=nans.channels)
+        into[...] = rows.split(out)
     if job.call.lse:
         _write_lse(job, rows, ending)
     if job.call.weights:
-        _write_weights(job, rows, keys, ending, p if only else None)
+        _write_weights(job, rows, keys, ending, p if only and not job.drops else None)
     return None
 
 
@@ -183,17 +195,17 @@ def _path(job: Job, keys: Keys, task: Task, i0: int, i1: int, q: Array) -> tuple
     if keys.bounds is None or job.call.bias is not None:
         return False, job.cap is None or job.call.bias is not None
     stretch = 1.0 if job.cap is None else job.cap if job.cap > CALM else 0.0
-    bound = keys.bounds.of_scores(q[0, 0], stretch)
+    bound = keys.bounds.of_scores(q, stretch)
     clamp = job.cap is None and not bound < MOST[job.kind] / 4
     sinks = None if job.sinks is None else job.sinks[job.query_heads(task.heads)] <= CALM
     if keys.bounds.tame and bound <= CALM and (sinks is None or sinks.all()):
         return True, clamp
-    calm = keys.bounds.calm_rows(q[0, 0], stretch, job.visible, task, i0, i1)
+    calm = keys.bounds.calm_rows(q, stretch, job.visible, task, i0, i1)  # (items, heads, r)
     if sinks is not None:
-        calm &= np.repeat(sinks, i1 - i0)
+        calm &= np.repeat(sinks, i1 - i0).reshape(q.shape[1:3])
     if calm.all() or not calm.any():
         return bool(calm.all()), clamp
-    return calm[:, None], clamp
+    return calm[..., None], clamp
 
 
 def _scores(job: Job, rows: Rows, tile: Tile) -> Array:
@@ -206,7 +218,7 @@ def _scores(job: Job, rows: Rows, tile: Tile) -> Array:
     if job.call.bias is not None:
         bias = job.visible.tile(job.call.bias, rows.task.items, rows.task.heads, rows.i0, rows.i1, slice(tile.j0, tile.j1))
         five = rows.split(s)
-        five += bounded(bias, scratch("bias", bias.shape, job.kind))
+        five += bias if bias.itemsize <= five.itemsize else bounded(bias, scratch("bias", bias.shape, job.kind))
     if rows.clamp:
         s.clip(-MOST[job.kind], MOST[job.kind], out=s)  # an overflow hides nothing
     if tile.hidden and rows.calm is not True:
@@ -250,19 +262,13 @@ def _ending(job: Job, rows: Rows, top: Array | None, total: Array) -> Ending:
 
 def _sum_again(job: Job, rows: Rows, keys: Keys, ending: Ending, out: Array) -> None:
     """A sum of p v may overflow where the mean of v does not. There, and only there, the weights are summed instead."""
-    over = ~np.isfinite(out)
+    over = ~np.isfinite(out) & ~np.isnan(ending.total)  # a NaN row stays one, also where all its weights are dropped
     again = np.zeros_like(out)
     for tile, weights in _weights(job, rows, keys, ending, None):
+        if job.drops:
+            job.drops.take_out(rows.split(weights), rows.task, rows.i0, rows.i1, tile.j0, tile.j1)
         again += np.matmul(weights, tile.value)
     np.copyto(out, again, where=over)
-
-
-def _write_output(job: Job, rows: Rows, out: Array, nans: SeenNans | None) -> None:
-    if not job.visible.nothing:
-        out += 0  # -0 becomes 0: else a hidden value would decide the sign of a sum that underflows
-    if nans is not None:
-        np.copyto(out, np.nan, where=nans.channels)
-    _part(job, rows, job.result.output)[...] = rows.split(out)
 
 
 def _write_lse(job: Job, rows: Rows, ending: Ending) -> None:

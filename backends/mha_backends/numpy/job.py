@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_backends.numpy.dropout import Drops, drops_of
 from mha_backends.numpy.plan import Blocks, Plan, plan, usual_blocks
 from mha_backends.numpy.visibility import Visibility
 from mha_spec.call import Array, AttentionResult, Call, Sizes, dtype_name
@@ -29,6 +30,7 @@ class Job(NamedTuple):
     cap: float | None
     sinks: Array | None
     """(h,) in the compute type."""
+    drops: Drops | None
 
     def query_heads(self, heads: slice) -> slice:
         """The query heads that read these kv heads."""
@@ -39,9 +41,10 @@ def make_job(call: Call, result: AttentionResult, threads: int | None, blocks: B
     kind, factor, cap = arithmetic(call)
     sizes = call.sizes
     blocks = blocks or usual_blocks(call, kind.itemsize)
+    visible = Visibility(call, sizes)
     return Job(
-        call, result, sizes, sizes.h // max(sizes.h_kv, 1), Visibility(call, sizes), plan(sizes, blocks, threads),
-        kind, factor, cap, sinks_of(call, kind),
+        call, result, sizes, sizes.h // max(sizes.h_kv, 1), visible, plan(sizes, blocks, threads),
+        kind, factor, cap, sinks_of(call, kind), drops_of(call, visible),
     )  # fmt: skip
 
 

@@ -6,16 +6,16 @@ that of threads enters: they only decide who computes a block, and in which orde
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from mha_backends.numpy.dropout import keep_in, with_arrays
 from mha_backends.numpy.threads import allowed
 from mha_spec.call import Array, AttentionResult, Call, Sizes
 
-TASKS_PER_THREAD = 4
+TASKS_PER_THREAD = 2
 WORTH_A_THREAD = 6_000_000
 """Multiplications below which waking a thread costs more than it brings."""
 WHOLE = 2**16
@@ -30,7 +30,7 @@ class Blocks(NamedTuple):
     """A tile is ``rows`` queries, those of a group together, by ``columns`` keys.
 
     A head of up to half ``pack`` scores is packed: it is one tile, and with other heads and items, up to ``pack`` scores,
-    one task.
+    one task. Larger heads share a task, and the cost of each step in Python, where their tiles have up to twice ``pack`` scores.
     """
 
     rows: int
@@ -38,15 +38,15 @@ class Blocks(NamedTuple):
     pack: int = 2**17
 
 
-FULL = Blocks(512, 512)
-BAND = Blocks(128, 1024)
+FULL = Blocks(512, 528)
+BAND = Blocks(128, 784)
 """By measurement. Under a band the rows decide how much is computed in vain beside the diagonal."""
 
 
 def usual_blocks(call: Call, bytes_each: int) -> Blocks:
     """Blocks whose scores, of this many bytes each, fit a megabyte of cache."""
     rows, columns, pack = FULL if call.band is None else BAND
-    return Blocks(rows, columns * 4 // bytes_each, pack)
+    return Blocks(rows, columns * 4 // bytes_each, pack * 4 // bytes_each)
 
 
 class Task(NamedTuple):
@@ -109,7 +109,8 @@ def _plan(sizes: Sizes, blocks: Blocks, threads: int) -> Plan:
         count = math.ceil(max(n, 1) / max(blocks.rows // group, 1))  # blocks of nearly equal size, none a small rest
         rows = math.ceil(max(n, 1) / count)
         columns = max(blocks.columns, blocks.rows * blocks.columns // (group * rows))  # few queries make a wide tile
-        task = per_head
+        fit = 2 * blocks.pack // (group * rows * min(columns, max(m, 1)))
+        task = per_head * min(fit, batch * h_kv // (TASKS_PER_THREAD * threads))
     step_heads = max(min(task // per_head, h_kv), 1)
     step_items = max(task // (per_head * h_kv), 1) if whole and h_kv else 1
     limit_blas = group * rows * columns * max(d_k, d_v) > SINGLE_BELOW
@@ -127,18 +128,18 @@ def views_with_one_batch_axis(call: Call, others: dict[str, Array]) -> Iterator[
     """The same with any other arrays that have the batch axes of the call, each axis full or 1."""
     batch = call.query.shape[:-3]
     names = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
-    own = {name: x for name in names if isinstance(x := getattr(call, name), np.ndarray)}
+    own = {name: x for name in names if isinstance(x := getattr(call, name), np.ndarray)} | keep_in(call)
     if len(batch) == 1:
         yield call, others
         return
     try:
         views = [{name: _joined(x, batch) for name, x in arrays.items()} for arrays in (own, others)]
     except ValueError:  # the batch axes of some array are no single axis without a copy
-        for lead in np.ndindex(batch[:-1]):
+        for first, lead in enumerate(np.ndindex(batch[:-1])):
             mine, theirs = ({name: _at(x, lead) for name, x in arrays.items()} for arrays in (own, others))
-            yield replace(call, **mine), theirs
+            yield with_arrays(call, mine, first * batch[-1]), theirs
     else:
-        yield replace(call, **views[0]), views[1]
+        yield with_arrays(call, views[0], 0), views[1]
 
 
 def _joined(x: Array, batch: tuple[int, ...]) -> Array:

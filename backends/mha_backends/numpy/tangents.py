@@ -5,8 +5,9 @@ pass by a block of queries. Each query sums three things over the keys that it s
 
     dl = sum of p ds        mean = p v        do = (p ds) v + p dv        with ds = scale (dq k + q dk), its slope, and db
 
-When all have passed, the rate of the output is do - dl mean. What a query does not see is taken out by selection, as in
-``forward``; values and their tangents are multiplied by what is finite of them, and NaN is given back to the rows that see one.
+Dropout multiplies p by its factors in ``mean`` and ``do``. When all have passed, the rate of the output is do - dl mean. What a
+query does not see is taken out by selection, as in ``forward``; values and their tangents are multiplied by what is finite of
+them, and NaN is given back to the rows that see one.
 
 Axes as in ``forward``: items of the batch, kv heads, r = (query heads of the group, queries), and w keys or d channels.
 """
@@ -64,6 +65,10 @@ def _move_block(job: Job, keys: Keys, rows: Rows) -> None:
             keep_visible(rows.split(pds), hidden, 0)  # also where a hidden tangent is NaN
         value = keys.value[:, :, j0:j1]
         dl += np.matmul(pds, ones(j1 - j0, job.kind))[..., None]
+        if job.drops:
+            factors = job.drops.factors(rows.task, rows.i0, rows.i1, j0, j1, job.kind)
+            for weights in (p, pds):
+                rows.split(weights)[...] *= factors
         do += np.matmul(pds, value, out=scratch("do", do.shape, job.kind))
         mean += np.matmul(p, value, out=scratch("mean", do.shape, job.kind))
         if keys.dvalue is not None:

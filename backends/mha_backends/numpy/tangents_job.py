@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_backends.numpy.dropout import Drops, drops_of
 from mha_backends.numpy.job import MOST, arithmetic, sinks_of
 from mha_backends.numpy.keys import for_blas
 from mha_backends.numpy.plan import Blocks, Plan, Task, plan
@@ -34,6 +35,7 @@ class Job:
     sinks: Array | None
     dsinks: Array | None
     """(h,) each."""
+    drops: Drops | None
 
     def query_heads(self, heads: slice) -> slice:
         """The query heads that read these kv heads."""
@@ -87,9 +89,10 @@ def make_job(part: Call, tangents: Tangents, views: dict[str, Array], threads: i
         rows, columns, pack = FULL if part.band is None else BAND
         blocks = Blocks(rows, columns * 4 // kind.itemsize, pack)
     dsinks = None if tangents.sink_logits is None else tangents.sink_logits.astype(kind)
+    visible = Visibility(part, sizes)
     return Job(
-        part, views, sizes, sizes.h // max(sizes.h_kv, 1), Visibility(part, sizes), plan(sizes, blocks, threads), kind, factor, cap,
-        sinks_of(part, kind), dsinks,
+        part, views, sizes, sizes.h // max(sizes.h_kv, 1), visible, plan(sizes, blocks, threads), kind, factor, cap,
+        sinks_of(part, kind), dsinks, drops_of(part, visible),
     )  # fmt: skip
 
 

@@ -89,8 +89,9 @@ def _concatenated(call: Call, parts: list[AttentionResult]) -> AttentionResult:
 
 def _refuse_layouts(call: Call) -> None:
     """MHA-VAL-1: what the door cannot know of torch. Nested and sparse tensors have no strides to read."""
-    for name in Call.__slots__:
-        x = getattr(call, name)
+    given = {name: getattr(call, name) for name in Call.__slots__}
+    given["keep"] = None if call.dropout is None else call.dropout.keep
+    for name, x in given.items():
         if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
             kind = "nested" if x.is_nested else str(x.layout)
             raise Violation(
@@ -142,7 +143,7 @@ _BACKEND = Backend(
     claims=Claims(
         arrays="torch",
         dtypes=tuple(STRICTEST),
-        features=FORWARD | {"vjp", "jvp"},
+        features=FORWARD | {"dropout", "vjp", "jvp"},
         profiles=STRICTEST,
         strict=True,
         determinism="run-to-run",

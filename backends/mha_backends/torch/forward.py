@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mha_backends.torch.dropout import factors
 from mha_backends.torch.pairs import combine, dot
 from mha_backends.torch.precision import COMPUTE
 from mha_backends.torch.visibility import Block, cut, visible
@@ -12,7 +13,7 @@ from mha_spec.call import AttentionResult, Call
 def attend_block(call: Call, block: Block) -> AttentionResult:
     """output (*b, h, r, d_v), weights (*b, h, r, c), lse (*b, h, r) for the r queries and c keys of the block.
 
-    The order is MHA-ATTN-9: scale, softcap, bias, select, softmax with the sink, times V.
+    The order is MHA-ATTN-9: scale, softcap, bias, select, softmax with the sink, dropout, times V.
     """
     compute = COMPUTE[call.query.dtype]
     query = _heads(call, call.query[..., slice(*block.rows), :].to(compute))  # (*b, h_kv, g, r, d_k)
@@ -25,7 +26,8 @@ def attend_block(call: Call, block: Block) -> AttentionResult:
     scores = _scores(call, block, query, key, seen)  # (*b, h_kv, g, r, c)
     sink = None if call.sink_logits is None else _as(compute, call.sink_logits)
     weights, lse = _softmax(scores, seen, None if sink is None else _heads(call, sink[:, None, None]), call.lse)
-    output = combine(weights, value, seen) if seen is not None else _fold_product(weights, value)
+    shares = weights if call.dropout is None else weights * _heads(call, factors(call, block, compute))
+    output = combine(shares, value, seen) if seen is not None else _fold_product(shares, value)
     kind = call.query.dtype
     return AttentionResult(
         output.flatten(-4, -3).to(kind),

@@ -28,7 +28,7 @@ def takes(call: Call) -> bool:
     a float16 score cannot overflow float32, a bfloat16 score beyond 3.4e38 is the one thing that comes out wrong.
     """
     sizes = call.sizes
-    if call.weights or call.lse or call.softcap is not None or call.sink_logits is not None:
+    if call.weights or call.lse or not (call.softcap is None and call.sink_logits is None and call.dropout is None):
         return False
     if sizes.d_k != sizes.d_v or 0 in (*call.query.shape, *call.key.shape):
         return False

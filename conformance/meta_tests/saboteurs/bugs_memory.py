@@ -4,8 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 from honest import Honest
+from numpy.lib.stride_tricks import as_strided
 
 from saboteurs.kinds import breaks
+
+
+def banded(x):
+    """Whether guard bands surround an array, so that a saboteur may do what it should not; others lie where nothing is ours."""
+    return isinstance(x.base, np.ndarray) and x.base.dtype == np.uint8
 
 
 @breaks("MHA-EXEC-4", "pytorch/pytorch#116333: the stride of an axis of size 1 is asked for", bug="B114")
@@ -24,10 +30,45 @@ class ReadsBehind(Honest):
     def attend(self, call):
         found = super().attend(call)
         q = call.query
-        if q.base is None or q.shape[-1] % self.lanes == 0 or not isinstance(q.base, np.ndarray):
+        missing = -q.shape[-1] % self.lanes
+        if not missing or not q.size or not banded(q):
             return found
-        behind = np.isnan(np.asarray(q.base, dtype=np.float64)).any() and not np.isnan(np.asarray(q, dtype=np.float64)).any()
-        return found._replace(output=found.output * np.nan) if behind else found
+        end = q[..., -1:]  # the last channel of each row, and from there on what the strides lead to
+        behind = as_strided(end, (*end.shape[:-1], 1 + missing), q.strides)[..., 1:]
+        return found._replace(output=found.output + (0 * behind.sum(axis=-1, keepdims=True)).astype(found.output.dtype))
+
+
+@breaks("MHA-EXEC-4", "one row past the end: the tile of keys is one too long, and the weight of that row is 0")
+class ReadsOneRowPast(Honest):
+    def attend(self, call):
+        found = super().attend(call)
+        v = call.value
+        if not v.size or not banded(v) or call.query.shape[-3] != v.shape[-3]:
+            return found
+        past = as_strided(v[..., -1:, :], (*v.shape[:-2], 2, v.shape[-1]), v.strides)[..., 1:, :]
+        return found._replace(output=found.output + (0 * past.astype(np.float64)).astype(found.output.dtype))
+
+
+@breaks("MHA-EXEC-2", "one element before the query is written: a tile is padded where it lies")
+class WritesBeforeQuery(Honest):
+    def attend(self, call):
+        q = call.query
+        if q.size and banded(q):
+            first = (
+                q.ctypes.data - q.base.ctypes.data + sum(min(0, s * (n - 1)) for s, n in zip(q.strides, q.shape, strict=True))
+            )
+            np.ndarray((1,), q.dtype, q.base, first - q.itemsize)[...] = 1
+        return super().attend(call)
+
+
+@breaks("MHA-EXEC-2", "the gaps between the rows of a padded query are set to 0")
+class ClearsGaps(Honest):
+    def attend(self, call):
+        found = super().attend(call)
+        q = call.query
+        if q.size and banded(q) and q.strides[-1] == q.itemsize and q.strides[-2] > q.shape[-1] * q.itemsize:
+            as_strided(q[..., :-1, -1:], (*q.shape[:-2], q.shape[-2] - 1, 2), q.strides)[..., 1:] = 0
+        return found
 
 
 @breaks("MHA-HEAD-1", "flagos-ai/FlagGems#5235: rows of a head are written with the stride of another layout", bug="B100")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from honest import Honest
 
+from mha_spec.profiles import TYPES
 from saboteurs.kinds import breaks
 from saboteurs.results import Merging
 
@@ -140,3 +141,36 @@ class NarrowTileRescaled(Honest):
         if narrow(call):
             output[..., 8:12, 8:16] *= 1.02
         return super().result(call, output, a, lse)
+
+
+def without_subnormals(x):
+    """x with 0 for what is subnormal; float16 as it is, for the mode of a processor is that of float32 and float64."""
+    tiny = 0.0 if x.dtype.name == "float16" else TYPES[x.dtype.name].smallest_normal
+    return np.where(np.abs(x) < x.dtype.type(tiny), x.dtype.type(0), x)
+
+
+@breaks("MHA-NUM-23", "denormals-are-zero: a library that was compiled for speed has set the mode of the processor")
+class OperandsFlushed(Honest):
+    def attend(self, call):
+        return super().attend(
+            replace(call, **{name: without_subnormals(getattr(call, name)) for name in ("query", "key", "value")})
+        )
+
+
+@breaks("MHA-NUM-23", "flush-to-zero: operands are read as they are, and results are not")
+class ResultsFlushed(Honest):
+    def result(self, call, output, a, lse):
+        found = super().result(call, output, a, lse)
+        weights = None if found.weights is None else without_subnormals(found.weights)
+        return found._replace(output=without_subnormals(found.output), weights=weights)
+
+
+@breaks("MHA-NUM-23", "the exponential alone flushes, as ex2.approx.ftz does")
+class ExponentialFlushed(Honest):
+    def softmax(self, s, see, sink):
+        a, lse = super().softmax(s, see, sink)
+        return np.where(a < TYPES[self.dtype].smallest_normal, 0.0, a), lse
+
+    def attend(self, call):
+        self.dtype = "float64" if call.query.dtype == np.float64 else "float32"
+        return super().attend(call)

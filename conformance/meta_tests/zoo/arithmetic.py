@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mha_spec.profiles import TYPES
+
 
 def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
     """(s, e) with s the rounded and s + e the exact sum."""
@@ -75,6 +77,12 @@ def cast_toward_zero(x: Any, dtype: Any) -> Any:
     y = x.astype(dtype)
     over = np.abs(y.astype(x.dtype)) > np.abs(x)
     return np.where(over, y.view(np.uint16) - 1, y.view(np.uint16)).astype(np.uint16).view(dtype)
+
+
+def flushed(x: Any) -> Any:
+    """x with 0 in the place of every subnormal number of its type."""
+    tiny = TYPES[x.dtype.name].smallest_normal
+    return np.where(np.abs(x) < x.dtype.type(tiny), x.dtype.type(0), x)
 
 
 def to_tensor_float(x: Any) -> Any:

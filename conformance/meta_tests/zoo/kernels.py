@@ -8,7 +8,7 @@ from honest import Honest
 
 from mha_core import Call
 from zoo import arithmetic
-from zoo.kernel import Eager
+from zoo.kernel import Eager, by_rows
 from zoo.sums import BlockedSums, FusedMultiplyAdd, PairwiseSums, ReversedSums, TruncatingAccumulator
 from zoo.tiled import BatchDependent, Online, OnlineBackwards, OnlineWideTiles, SplitKeys
 
@@ -107,6 +107,43 @@ class TruncatedOutputs(HalfWeights):
         return arithmetic.cast_toward_zero(x, kind)
 
 
+class Flushing(Eager):
+    """Whatever is smaller than the smallest normal number of its type becomes 0, where it is read and where it is made; it says so."""
+
+    claims = replace(Honest.claims, flushes_subnormals=True)
+
+    def attend(self, call: Call) -> Any:
+        names = ("query", "key", "value", "bias", "sink_logits")
+        given = {name: getattr(call, name) for name in names}
+        return super().attend(replace(call, **{name: x if x is None else arithmetic.flushed(x) for name, x in given.items()}))
+
+    def dot(self, a: Any, b: Any) -> Any:
+        return arithmetic.flushed(super().dot(a, b))
+
+    def tamed(self, s: Any) -> Any:
+        return arithmetic.flushed(super().tamed(s))
+
+    def exp(self, x: Any) -> Any:
+        return arithmetic.flushed(super().exp(x))
+
+    def read(self, a: Any, kind: Any) -> Any:
+        return arithmetic.flushed(arithmetic.flushed(a).astype(kind)).astype(a.dtype)
+
+    def values(self, a: Any, v: Any, see: Any) -> Any:
+        def summed(a: Any, see: Any) -> Any:
+            products = arithmetic.flushed(a[..., None] * v[..., None, :, :])
+            return np.where(see[..., None], products, a.dtype.type(0)).sum(axis=-2)
+
+        return arithmetic.flushed(by_rows(summed, v.shape[-1], a, see))
+
+    def stored(self, x: Any, kind: Any) -> Any:
+        return arithmetic.flushed(arithmetic.flushed(x).astype(kind))
+
+    def linear(self, x: Any, w: Any, b: Any) -> Any:
+        x, w = arithmetic.flushed(x), arithmetic.flushed(w)
+        return super().linear(x, w, b if b is None else arithmetic.flushed(b))
+
+
 class CausalOnes(Eager):
     """B199, tinygrad/tinygrad#2425, a negative control: under a causal mask each visible score is larger by 1.
 
@@ -132,5 +169,6 @@ class ShiftedBias(Eager):
 
 ZOO: tuple[type[Eager], ...] = (
     Eager, Online, OnlineWideTiles, OnlineBackwards, BatchDependent, SplitKeys, Unshifted, FoldedExp2, ReversedSums, PairwiseSums,
-    BlockedSums, HalfWeights, TruncatedOutputs, TruncatingAccumulator, FusedMultiplyAdd, TensorFloat, CausalOnes, ShiftedBias,
+    BlockedSums, HalfWeights, TruncatedOutputs, TruncatingAccumulator, FusedMultiplyAdd, TensorFloat, Flushing, CausalOnes,
+    ShiftedBias,
 )  # fmt: skip

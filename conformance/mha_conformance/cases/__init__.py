@@ -42,6 +42,7 @@ from mha_conformance.cases import (
     refusals,
     sizes,
     statistics,
+    subnormal,
     tiles,
 )
 from mha_conformance.cases.case import Case, Level, Request
@@ -67,7 +68,7 @@ CROSSED = (
     known_ranges,
     drawn,
 )
-NUMBERS = (exactness, statistics, large, far_apart)
+NUMBERS = (exactness, subnormal, statistics, large, far_apart)
 TRAINING = (gradients, gradients_hidden, gradients_layer)
 
 

@@ -17,6 +17,14 @@ def cases() -> Iterator[Case]:
             yield case(
                 "MHA-EXEC-4", f"{name} {layout}", lambda name=name, layout=layout: memory_request(name, layout), features=(name,),
             )  # fmt: skip
+    for name in ("lengths", "segments", "sink", "causal"):
+
+        def spread(name: str = name) -> Request:
+            return request((name,), batch=(2,), h=3, n=5, m=9, seed=91, layout="options every second")
+
+        yield case(
+            "MHA-EXEC-4", f"{name}, its array every second", spread, features=features(name), beside=describing(features(name))
+        )
     for name in ("mask", "bias", "lengths", "segments", "sink", "causal"):
 
         def small(name: str = name, seed: int = 0) -> Request:

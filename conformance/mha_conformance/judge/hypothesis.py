@@ -15,7 +15,7 @@ from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Request
 from mha_core import Call
 from mha_spec import equations
-from mha_spec.numerics import PROFILES, TYPES, attention_bound, error_ratio
+from mha_spec.numerics import PROFILES, TYPES, attention_bound, error_ratio, profile_of
 
 LARGEST = 2**18
 """Scores: beyond it a diagnosis would take longer than the case."""
@@ -251,7 +251,7 @@ def named(request: Request, got: Any, profile: str) -> str:
         return ""
     if not got.size or got[..., 0].size * request.operands[1].shape[-2] > LARGEST:
         return ""
-    p, call = PROFILES[profile], call_of(request, request.operands)
+    p, call = profile_of(profile), call_of(request, request.operands)
     with np.errstate(all="ignore"):
         right = attention_bound(call.query, call.key, call.value, p, **asked(call).numbers())
         output = TYPES[p.output]

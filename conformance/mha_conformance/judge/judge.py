@@ -8,13 +8,14 @@ import numpy as np
 
 from mha_conformance.cases.case import Case, Rule
 from mha_conformance.cases.described import described
+from mha_conformance.judge.around import UNMODIFIED
 from mha_conformance.judge.hypothesis import named
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.rules import ruled
 from mha_conformance.judge.verdict import Status, Verdict
 from mha_core import Claims
 from mha_spec.numerics import PROFILES
-from mha_spec.profiles import Grade
+from mha_spec.profiles import FLUSHING, Grade
 from mha_spec.violation import Violation
 
 STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager", "P16-acc16")
@@ -45,10 +46,14 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
 
     With ``rivals`` every profile of its dtype is tried, with ``explain`` a failure is compared with known faults.
     """
-    profile = claims.profiles[case.dtype]
+    ending = FLUSHING if claims.flushes_subnormals else ""
+    profile = claims.profiles[case.dtype] + ending
     for reply in replies:
         if reply.status == "not run":
             return verdict(case, "NOT_RUN", reply.error, kernel=reply.kernel)
+    if touched := sorted({name for reply in replies for name in reply.touched}):
+        reason = f"memory that is not its own was written: around {', '.join(touched)}, or in gaps between the elements"
+        return replace(verdict(case, "FAIL", reason, np.inf), clause=UNMODIFIED)  # whatever the case asks
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":
@@ -64,14 +69,12 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
     status: Status = "PASS" if finding.holds else "FAIL"
     if status == "FAIL" and case.rule == "probable" and claims.grade == "ANY" and np.isfinite(finding.ratio or 0.0):
         status = "SUSPECT"  # MHA-NUM-20 binds grade RN
-    kept: tuple[str, ...] = ()
-    if rivals and case.rule in DECIDES[claims.grade]:
-        kept = tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name, claims.grade))
+    kept, nearest = (_kept(case, replies, grade, ending) if rivals else None for grade in ("ANY", "RN"))
     hypothesis = finding.hypothesis
     if explain and status in ("FAIL", "SUSPECT") and not hypothesis:
         hypothesis = _explained(case, replies, profile, claims.grade)
     return verdict(
-        case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept,
+        case, status, finding.reason, finding.ratio, worst=finding.worst, pattern=finding.pattern, profiles=kept or (), nearest=nearest,
         hypothesis=hypothesis, kernel=next((reply.kernel for reply in replies if reply.kernel), ""),
     )  # fmt: skip
 
@@ -85,10 +88,17 @@ def _keeps(case: Case, replies: list[Reply], profile: str, grade: Grade) -> bool
 
 
 DECIDES: Mapping[Grade, tuple[Rule, ...]] = {
-    "RN": ("bound", "statistics", "probable", "filter"),
+    "RN": ("statistics", "probable", "filter"),
     "ANY": ("bound", "statistics", "filter"),
 }
-"""The rules that decide which profile is kept, by grade."""
+"""The rules that decide which profile is kept in any rounding mode, and which is kept with roundings to nearest."""
+
+
+def _kept(case: Case, replies: list[Reply], grade: Grade, ending: str) -> tuple[str, ...] | None:
+    """The profiles that are kept with this grade, strictest first; None where the rule of the case says nothing of it."""
+    if case.rule not in DECIDES[grade]:
+        return None
+    return tuple(name for name in _rivals(case.dtype) if _keeps(case, replies, name + ending, grade))
 
 
 def _explained(case: Case, replies: list[Reply], profile: str, grade: Grade) -> str:

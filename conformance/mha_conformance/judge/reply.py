@@ -24,6 +24,9 @@ class Reply:
         """A result or a gradient by its name; None where there is none."""
         return getattr(self, name) if name in ("output", "weights", "lse") else self.gradients.get(name)
 
+    touched: tuple[str, ...] = ()
+    """The arrays around which something was written."""
+
     @classmethod
     def of(cls, arrays: dict[str, Any]) -> "Reply":
         """The reply that consists of these arrays."""

@@ -14,7 +14,7 @@ from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.training import blind_gradients
 from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import AGAIN, Worst, pattern
-from mha_spec.numerics import PROFILES, TYPES, error_ratio
+from mha_spec.numerics import TYPES, error_ratio, profile_of
 from mha_spec.profiles import Grade
 
 
@@ -35,7 +35,7 @@ def _compare(reply: Reply, truth: Truth, profile: str) -> Finding:
 
 
 def _measure(name: str, got: Any, expected: Any, bound: Any, profile: str) -> Finding:
-    kind = PROFILES[profile].lse if name == "lse" else PROFILES[profile].output
+    kind = profile_of(profile).lse if name == "lse" else profile_of(profile).output
     ratios = error_ratio(got, expected, bound, TYPES[kind].largest)
     if not ratios.size:
         return Finding(True, ratio=0.0)
@@ -84,27 +84,25 @@ def history(case: Case, replies: list[Reply], profile: str) -> Finding:
     if wrong := next(filter(None, map(malformed, replies, known)), None):
         return wrong
     found = [_compare(reply, truth, profile) for reply, truth in zip(replies, known, strict=True)]
-    first_of_shape: dict[Any, int] = {}
-    first_of_kind: dict[Any, int] = {}
+    shapes: dict[Any, int] = {}
+    contents: dict[Any, int] = {}
     for at, request in enumerate(requests):
-        first_of_shape.setdefault(_shapes(request), at)
-        first_of_kind.setdefault(_contents(request), at)
-    first_time = [first_of_kind[_contents(request)] for request in requests]
-    if all(found[at].holds for at in first_of_shape.values()):
+        shapes.setdefault(_shapes(request), at)
+    before = [
+        contents.setdefault(_contents(request), at) for at, request in enumerate(requests)
+    ]  # the first that asks the same
+    if all(found[at].holds for at in shapes.values()):
         for at, finding in enumerate(found):
             if not finding.holds:
-                again = first_time[at] != at and found[first_time[at]].holds
+                again = before[at] != at and found[before[at]].holds
                 return replace(finding, reason=f"{AGAIN if again else ''}call {at}: {finding.reason}")
         return _farthest(found)
-    for at in range(len(requests)):
-        first = first_time[at]
-        if at == first or malformed(replies[at], known[at]) or malformed(replies[first], known[first]):
+    for at, first in enumerate(before):
+        if at == first:
             continue
-        for name, bound in known[at].bounds.items():
-            if name not in known[at].expected:
-                continue
+        for name in known[at].expected:
             one, other = (np.asarray(getattr(replies[i], name), float) for i in (first, at))
-            moved = _measure(name, other, one, 2 * bound, profile)
+            moved = _measure(name, other, one, 2 * known[at].bounds[name], profile)
             if np.isfinite(one).all() and not moved.holds:
                 return replace(moved, reason=f"{AGAIN}call {at} is call {first}, and its {name} is another")
     return Finding(True)
@@ -194,7 +192,7 @@ def refused(case: Case, replies: list[Reply], profile: str) -> Finding:
 
 def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The facts of a call that are no numbers (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
-    p = PROFILES[profile]
+    p = profile_of(profile)
     for request, reply in zip(case.make(), replies, strict=True):
         query, _, value = request.operands
         facts = {**reply.facts, "shape": np.shape(reply.output)}

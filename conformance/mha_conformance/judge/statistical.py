@@ -12,7 +12,7 @@ from mha_conformance.judge.hypothesis import STEP, ZEROS, Hypothesis, asked, hyp
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.truth import sigmas, truths
 from mha_conformance.judge.verdict import Worst
-from mha_spec.numerics import PROFILES
+from mha_spec.numerics import profile_of
 from mha_spec.numerics_filter import filtered, nuisances, scale_budget, weight_budget
 from mha_spec.numerics_random import Sigma, Statistics, statistics
 from mha_spec.profiles import STATISTICS, Grade
@@ -129,7 +129,7 @@ def searched(case: Case, replies: list[Reply], profile: str, grade: Grade) -> Fi
     if not found.posed:
         return NOT_POSED
     faults, moves, peaks = _directions(case)
-    fit = filtered(found.error, found.sigma.output, moves, (*nuisances(found.truth, PROFILES[profile]), peaks))
+    fit = filtered(found.error, found.sigma.output, moves, (*nuisances(found.truth, profile_of(profile)), peaks))
     by_scale, by_weight = (max(x) for x in zip(*(_budgets(request, profile, grade) for request in case.make()), strict=True))
     ratio, blame = 0.0, ""
     for fault, (times, deviations) in zip(faults, fit, strict=True):
@@ -152,4 +152,4 @@ def _budgets(request: Request, profile: str, grade: Grade) -> tuple[float, float
     m, d = call.key.shape[-2:]
     with np.errstate(all="ignore"):
         largest = float(np.max(np.abs(call.scale * (call.query @ np.repeat(call.key, call.sizes.h // call.sizes.h_kv, -3).mT))))
-    return scale_budget(d, PROFILES[profile], grade), weight_budget(m, d, largest, PROFILES[profile])
+    return scale_budget(d, profile_of(profile), grade), weight_budget(m, d, largest, profile_of(profile))

@@ -10,7 +10,7 @@ from mha_conformance.cases.case import Request
 from mha_core import Projections
 from mha_spec import equations, gradients
 from mha_spec.call import Cotangents
-from mha_spec.numerics import PROFILES
+from mha_spec.numerics import profile_of
 from mha_spec.numerics_backward import gradient_bound
 from mha_spec.numerics_backward_layer import layer_gradient_bound
 
@@ -21,7 +21,7 @@ def expected_gradients(request: Request, profile: str) -> tuple[dict[str, Any], 
     arriving = Cotangents(*(request.arrays.get(f"grad_{name}") for name in Cotangents._fields))
     see = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
     bounds = gradient_bound(
-        call.query, call.key, call.value, arriving, PROFILES[profile], scale=call.scale, softcap=call.softcap, bias=call.bias,
+        call.query, call.key, call.value, arriving, profile_of(profile), scale=call.scale, softcap=call.softcap, bias=call.bias,
         visible=see, sink=call.sink_logits,
     )  # fmt: skip
     found = gradients.attention_vjp(call, arriving)
@@ -45,7 +45,7 @@ def expected_layer_gradients(request: Request, profile: str) -> tuple[dict[str, 
     arriving = Cotangents(*(request.arrays.get(f"grad_{name}") for name in Cotangents._fields))
     see = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
     bounds = layer_gradient_bound(
-        query, key, value, p, arriving, PROFILES[profile], scale=call.scale, softcap=call.softcap, bias=call.bias, visible=see,
+        query, key, value, p, arriving, profile_of(profile), scale=call.scale, softcap=call.softcap, bias=call.bias, visible=see,
         sink=call.sink_logits,
     )  # fmt: skip
     found = reference.multi_head_attention_vjp(query, key, value, p, **request.arrays, **request.options)

@@ -20,7 +20,7 @@ from mha_conformance.judge.sequences import statistic_truth, varlen_truth
 from mha_conformance.judge.training import expected_gradients, expected_layer_gradients
 from mha_core import Call, Projections
 from mha_spec import equations
-from mha_spec.numerics import PROFILES, Bounds, attention_bound, constants_hash, layer_bound, merge_bound
+from mha_spec.numerics import Bounds, attention_bound, constants_hash, layer_bound, merge_bound, profile_of
 from mha_spec.numerics_random import Sigma, attention_sigma
 from mha_spec.profiles import Grade
 
@@ -51,7 +51,7 @@ def truth(request: Request, profile: str) -> Truth:
 def _attention(request: Request, profile: str) -> Truth:
     call = call_of(request, request.operands)
     expected = equations.attention(call)
-    bounds = attention_bound(call.query, call.key, call.value, PROFILES[profile], **_numbers(call))
+    bounds = attention_bound(call.query, call.key, call.value, profile_of(profile), **_numbers(call))
     return _asked(call, expected, bounds)
 
 
@@ -64,7 +64,7 @@ def _layer(request: Request, profile: str) -> Truth:
     call = call_of(request, (q, k, v))
     heads = equations.attention(call)
     expected = heads._replace(output=equations.output_projection(heads.output, p.w_o, p.b_o))
-    bounds = layer_bound(query, key, value, p, PROFILES[profile], **_numbers(call))
+    bounds = layer_bound(query, key, value, p, profile_of(profile), **_numbers(call))
     return _asked(call, expected, bounds)
 
 
@@ -75,12 +75,16 @@ def _numbers(call: Call) -> dict[str, Any]:
 
 def _asked(call: Call, expected: Any, bounds: Bounds) -> Truth:
     names = ["output", *(["weights"] if call.weights else []), *(["lse"] if call.lse else [])]
-    return Truth({n: getattr(expected, n) for n in names}, {n: getattr(bounds, n) for n in names})
+    found, room = ({n: getattr(given, n) for n in names} for given in (expected, bounds))
+    if any(np.isinf(x).any() for x in (call.query, call.key, call.value)) or np.any(np.asarray(call.bias, float) == np.inf):
+        # What sees an infinity may be any number, NaN too (MHA-MASK-24): the bound is infinite there, and NaN bars nothing.
+        found = {n: np.where(np.isinf(room[n]), np.nan, found[n]) for n in names}
+    return Truth(found, room)
 
 
 def _merge(request: Request, profile: str) -> Truth:
     parts = list(zip(request.operands[::2], request.operands[1::2], strict=True))
-    bounds = merge_bound(parts, None, PROFILES[profile])
+    bounds = merge_bound(parts, None, profile_of(profile))
     lses = np.stack([lse for _, lse in parts])
     top = lses.max(axis=0)
     shift = np.where(top == -np.inf, 0.0, top)
@@ -106,7 +110,7 @@ def sigmas(case: Case, profile: str, grade: Grade) -> list[Sigma]:
 
     def sigma(request: Request) -> Sigma:
         call = call_of(request, request.operands)
-        return attention_sigma(call.query, call.key, call.value, PROFILES[profile], grade, **_numbers(call))
+        return attention_sigma(call.query, call.key, call.value, profile_of(profile), grade, **_numbers(call))
 
     return _kept(f"{case.id} {profile} {grade}", lambda: [sigma(request) for request in case.make()])  # type: ignore[no-any-return]
 

@@ -46,6 +46,8 @@ class Verdict:
     size: int = 0
     profiles: tuple[str, ...] = field(default=())
     """The profiles of this dtype whose bound the result keeps, strictest first."""
+    nearest: tuple[str, ...] | None = None
+    """Those that it keeps with roundings to nearest, grade RN; None where the case says nothing of it."""
     request: str = ""
     """What was asked: shapes and options."""
     kernel: str = ""

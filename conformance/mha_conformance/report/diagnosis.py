@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from mha_conformance.judge.alone import HISTORY
 from mha_conformance.judge.verdict import Verdict, Worst
 from mha_conformance.report.document import command
 from mha_conformance.run.implementation import Target
@@ -20,7 +21,7 @@ def diagnosis(target: Target, v: Verdict, smallest: Shrunk | None = None) -> lis
     lines += [f"    {label:<8} {words}" for label, words in seen]
     if target.vectors is not None:
         lines.append(f"    files    {Path(target.vectors) / folder(v.case)}")
-    history = not v.case.startswith(f"{v.clause}/")  # MHA-CONF-16
+    history = v.clause == HISTORY and not v.case.startswith(f"{HISTORY}/")  # MHA-CONF-16
     return [*lines, f"    again    {'run all cases, for alone it holds' if history else command(target, v.case)}"]
 
 

@@ -28,6 +28,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "name": report.target.name,
         "verdict": report.sentence,
         "conforms": report.conforms,
+        "holds": report.holds,
+        "only": report.only,
         "blame": [
             {
                 "clause": v.clause,
@@ -45,9 +47,11 @@ def as_json(report: Report) -> dict[str, Any]:
             "strict": report.claims.strict,
             "determinism": report.claims.determinism,
             "grade": report.claims.grade,
+            "flushes_subnormals": report.claims.flushes_subnormals,
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,
+        "grades": report.grades,
         "provenance": report.provenance,
         "cases": [_case(v) for v in report.verdicts],
     }

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _KNOWN = (
-    "case", "clause", "status", "request", "reason", "ratio", "worst", "pattern", "kernel", "profiles", "dtype", "group", "level",
-    "size",
+    "case", "clause", "status", "request", "reason", "ratio", "worst", "pattern", "kernel", "profiles", "nearest", "dtype", "group",
+    "level", "size",
 )  # fmt: skip
 _KNOWN_OF_WORST = ("array", "index", "got", "expected", "bound", "ratio")
 LABELS = (
     "finding", "worst element", "got", "expected", "difference", "allowed", "error / bound", "where", "kernel", "profiles kept",
-    "asked", "dtype", "group", "level", "size",
+    "profiles kept, grade RN", "asked", "dtype", "group", "level", "size",
 )  # fmt: skip
 ABOUT = "asked"
 """From this label on, facts are of the case, not of the implementation, and mostly the same in every report."""
@@ -28,6 +28,7 @@ def facts(case: Mapping[str, Any]) -> dict[str, str]:
         "where": words(case.get("pattern")),
         "kernel": words(case.get("kernel")),
         "profiles kept": words(case.get("profiles")),
+        "profiles kept, grade RN": words(case.get("nearest")),
         "asked": words(case.get("request")),
         **{name: words(case.get(name)) for name in ("dtype", "group", "level")},
         "size": f"{words(case['size'])} numbers" if case.get("size") else "",

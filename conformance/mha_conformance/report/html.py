@@ -23,7 +23,7 @@ from mha_conformance.report.facts import ABOUT, LABELS, facts, flat, words
 from mha_spec import SPEC_VERSION
 from mha_spec.plain import plain
 
-_SHOWN = ("format", "name", "verdict", "conforms", "undeclared", "blame", "cases")
+_SHOWN = ("format", "name", "verdict", "conforms", "holds", "only", "undeclared", "blame", "cases")
 _IN_ITS_NAME = ("dtype", "group", "level", "size")
 _HEAD_SCRIPT = 'document.documentElement.className = "js"'
 _MARKED = re.compile(r"(\$[^$]+\$|`[^`]+`|\*\w[\w ]*\*)")
@@ -89,6 +89,8 @@ def _column(report: Mapping[str, Any], at: int, source: str) -> Column:
     counts = Counter(case["status"] for case in report["cases"])
     order = [*matrix.STATUSES, *sorted(set(counts) - set(matrix.STATUSES))]
     word, kind = ("conforms", "good") if report["conforms"] else ("does not conform", "bad")
+    if report.get("only") and report.get("holds"):
+        word, kind = "holds in what was asked", "good"
     if counts["ERROR"]:
         word, kind = f"{word}; the suite failed" if kind == "bad" else "the suite failed", "bad"
     elif kind == "bad" and not any(counts[status] for status in FAILING):

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mha_conformance.run.guards import filler
+
 
 class Inexpressible(Exception):
     """The library cannot hold such an input, as torch cannot hold negative strides."""
@@ -84,7 +86,7 @@ def _to_torch(x: Any, device: str | None) -> Any:
 
 
 def laid_out(x: Any, layout: str, name: str) -> Any:
-    """The same values in the memory layout called ``layout``; every gap between them holds NaN."""
+    """The same values in the memory layout called ``layout``; every gap between them is filled as guard bands are."""
     if layout == "contiguous" or (layout == "value only" and name != "value"):
         return np.ascontiguousarray(x)
     if layout in ("transposed", "value only"):
@@ -92,11 +94,11 @@ def laid_out(x: Any, layout: str, name: str) -> Any:
     if layout == "heads inside positions":
         return np.ascontiguousarray(np.moveaxis(x, -3, -2)).swapaxes(-2, -3)
     if layout == "padded":
-        wide = np.full((*x.shape[:-2], x.shape[-2] + 3, x.shape[-1] + 2), np.nan, dtype=x.dtype)
+        wide = np.full((*x.shape[:-2], x.shape[-2] + 3, x.shape[-1] + 2), filler(x.dtype))
         wide[..., 1:-2, 1:-1] = x
         return wide[..., 1:-2, 1:-1]
     if layout == "every second":
-        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan, dtype=x.dtype)
+        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), filler(x.dtype))
         wide[..., ::2] = x
         return wide[..., ::2]
     if layout == "reversed":

@@ -13,6 +13,7 @@ from typing import Any
 
 from mha_conformance.cases import Case, Level, catalogue
 from mha_conformance.judge.alone import alone
+from mha_conformance.judge.around import around
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, verdict
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
@@ -40,6 +41,14 @@ class Selection:
     clauses: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     first: bool = False
+
+    @property
+    def only(self) -> str:
+        """What alone is asked, in words; empty where it is all of the level."""
+        named = self.cases or self.clauses
+        if len(named) > 3:
+            return f"{len(named)} {'cases' if self.cases else 'clauses'}"
+        return f"{'the case ' if self.cases else ''}{' and '.join(named)}"
 
     def choose(self) -> list[Case]:
         """The chosen cases. Raises ``CannotRun`` for a name that matches nothing (MHA-CONF-8)."""
@@ -75,6 +84,7 @@ def conform(
         blame = blamed(verdicts, load())
         if len(chosen) > 1:
             blame = alone(blame, lambda case: judged_alone(case, target, timeout))
+        blame = around(blame, lambda case: _verdict_by_id(case, crew[0], about, loud=False))
         smallest = {v.case: found for v in blame if (found := shrunk(v, crew[0], about)) is not None}
     finally:
         for worker in crew:
@@ -94,18 +104,22 @@ def conform(
     }
     return Report(
         target, about.claims, about.declared, verdicts, tuple(blame), provenance,
-        inferred=about.inferred, undeclared=working, smallest=smallest,
+        inferred=about.inferred, undeclared=working, smallest=smallest, only=selection.only,
     )  # fmt: skip
 
 
-def judged_alone(case_id: str, target: Target, timeout: float) -> Verdict:
-    """The verdict on one case in a process that has run no other."""
+def judged_alone(case_id: str, target: Target, timeout: float, loud: bool = True) -> Verdict:
+    """The verdict on one case in a process that has run no other; with zeros around its arrays where it is not ``loud``."""
     worker = Worker(target, timeout)
     try:
         about = open_crew([worker])
-        return next(verdict_on(case, worker, about) for case in catalogue() if case.id == case_id)
+        return _verdict_by_id(case_id, worker, about, loud)
     finally:
         worker.close()
+
+
+def _verdict_by_id(case_id: str, worker: Worker, about: About, loud: bool) -> Verdict:
+    return verdict_on(next(case for case in catalogue() if case.id == case_id), worker, about, loud)
 
 
 def open_crew(crew: list[Worker]) -> About:
@@ -145,15 +159,15 @@ def _judged(
         return [found for found in pool.map(one, chosen) if found is not None]
 
 
-def verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
+def verdict_on(case: Case, worker: Worker, about: About, loud: bool = True) -> Verdict:
     """The verdict on one case, as every door of the suite gives it."""
-    return xfail.applied(_verdict_on(case, worker, about), about.declared.xfail)
+    return xfail.applied(_verdict_on(case, worker, about, loud), about.declared.xfail)
 
 
-def _verdict_on(case: Case, worker: Worker, about: About) -> Verdict:
+def _verdict_on(case: Case, worker: Worker, about: About, loud: bool) -> Verdict:
     if why := not_judged(case, about):
         return verdict(case, "NOT_SUPPORTED", why)
-    kind, value = worker.answer(case)
+    kind, value = worker.answer(case, loud)
     if kind == "replies":
         return judge(case, value, about.claims)
     status: Status = {"crash": "CRASH", "timeout": "TIMEOUT"}.get(kind, "ERROR")  # type: ignore[assignment]

@@ -6,6 +6,7 @@ profiles = { float32 = "P32", bfloat16 = "PB16" }
 strict = false                                # MHA-MASK-19
 determinism = "run-to-run"                    # MHA-EXEC-8
 grade = "ANY"                                 # MHA-NUM-19: RN rounds to nearest everywhere, ANY in any mode
+flushes_subnormals = false                    # MHA-NUM-23: true where subnormal numbers may be taken for 0
 layout = "bnhd"                               # its axes, where not (batch, heads, positions, channels)
 layouts = ["contiguous", "transposed"]        # the memory layouts it takes; all where absent
 excludes = [["mask", "causal"]]               # features that cannot be asked for together
@@ -52,6 +53,7 @@ class Declaration:
     strict: bool | None = None
     determinism: str | None = None
     grade: str | None = None
+    flushes_subnormals: bool | None = None
     layout: str | None = None
     layouts: tuple[str, ...] | None = None
     excludes: tuple[frozenset[str], ...] = ()
@@ -78,6 +80,7 @@ class Declaration:
             strict=claims.strict if self.strict is None else self.strict,
             determinism=self.determinism or claims.determinism,  # type: ignore[arg-type]  # Claims refuses a strange one
             grade=self.grade or claims.grade,  # type: ignore[arg-type]
+            flushes_subnormals=claims.flushes_subnormals if self.flushes_subnormals is None else self.flushes_subnormals,
         )
 
     @property
@@ -112,7 +115,7 @@ def parse(found: Mapping[str, Any], file: str) -> Declaration:
     _one_of(file, "native_offset", given, ("top-left", "bottom-right"))
     _one_of(file, "layout", given, ("bhnd", "bnhd"))
     _one_of(file, "grade", given, ("RN", "ANY"))
-    for name in ("strict", "heads_mix", "differentiable"):
+    for name in ("strict", "heads_mix", "flushes_subnormals", "differentiable"):
         if not isinstance(given.get(name, False), bool):
             raise ValueError(f"{file}: {name} is true or false; given {given[name]!r}")
     if strange := sorted(set(given.get("layouts", ())) - {"contiguous", *LAYOUTS}):

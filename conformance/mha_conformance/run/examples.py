@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mha_core import KVCache, Projections, Tangents, Unsupported, alibi_slopes, window_tokens
+from mha_core import Dropout, KVCache, Projections, Tangents, Unsupported, alibi_slopes, window_tokens
 from mha_spec.call import dtype_name
 from mha_spec.clauses import Example
 
@@ -104,6 +104,7 @@ def namespace(api: Any, dtype: str | None = None) -> dict[str, Any]:
         "project_keys_values": api.project_keys_values,
         "multi_head_attention_over": api.multi_head_attention_over,
         "KVCache": KVCache,
+        "Dropout": Dropout,
         "Projections": Projections,
         "window_tokens": window_tokens,
         "alibi_slopes": alibi_slopes,

@@ -13,6 +13,7 @@ from mha_conformance.cases.case import Case, Request, Rule
 from mha_conformance.judge.reply import Reply
 from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
+from mha_conformance.run.guards import Guards
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
@@ -31,10 +32,12 @@ class Asked(NamedTuple):
     clause: str
     rule: Rule
     requests: tuple[Request, ...]
+    loud: bool = True
+    """Whether what surrounds the arrays is NaN; otherwise it is 0."""
 
     @classmethod
-    def by(cls, case: Case) -> "Asked":
-        return cls(case.clause, case.rule, case.make())
+    def by(cls, case: Case, loud: bool = True) -> "Asked":
+        return cls(case.clause, case.rule, case.make(), loud)
 
 
 def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
@@ -42,15 +45,23 @@ def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
     witnessed = asked.rule in ("facts", "gradient facts")
     if asked.clause == CONCURRENT:
         with ThreadPoolExecutor(len(asked.requests)) as pool:
-            return list(pool.map(lambda request: _answer(implementation, request, [], witnessed), asked.requests))
-    held: list[Native] = []
-    return [_answer(implementation, request, held, witnessed) for request in asked.requests]
+            return list(pool.map(lambda one: _answer(implementation, one, [], Guards(asked.loud), witnessed), asked.requests))
+    held, guards = list[Native](), Guards(asked.loud)
+    return [_answer(implementation, request, held, guards, witnessed) for request in asked.requests]
 
 
-def _answer(implementation: Implementation, request: Request, held: list[Native], witnessed: bool) -> Reply:
-    """Convert, call, convert back. ``held`` keeps the arrays of a case alive, so that none is built where another one was."""
+def _answer(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
+    """Convert, call, convert back, and look around the arrays.
+
+    ``held`` keeps the arrays of a case alive, so that none is built where another one was.
+    """
+    reply = _answered(implementation, request, held, guards, witnessed)
+    return replace(reply, touched=guards.touched())
+
+
+def _answered(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
     try:
-        operands, options = prepared(implementation, request)
+        operands, options = prepared(implementation, request, guards)
         if request.layout == IN_PLACE:
             operands, options = overwritten(operands, options, held)
         held.append((operands, options))

@@ -6,19 +6,20 @@ import numpy as np
 
 from mha_conformance.cases.case import AS_LIST, Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
+from mha_conformance.run.guards import Guards
 from mha_conformance.run.implementation import OPERANDS, Implementation
 from mha_core import Projections
 
 IN_PLACE = "in place"
 """The layout of a request whose arrays overwrite those of the last one of the same shapes: same memory, other values."""
 ALONE = "options "
-"""The prefix of a layout that is meant for mask and bias alone."""
+"""The prefix of a layout that is meant for array options alone."""
 Native: TypeAlias = tuple[list[Any], dict[str, Any]]
 """Operands and options as the implementation takes them."""
 
 
-def prepared(implementation: Implementation, request: Request) -> tuple[list[Any], dict[str, Any]]:
-    """Operands and options as the implementation takes them."""
+def prepared(implementation: Implementation, request: Request, guards: Guards) -> Native:
+    """Operands and options as the implementation takes them, each array between its guard bands."""
     kinds = dtypes(request)
 
     def native(name: str, x: Any, dtype: str) -> Any:
@@ -30,9 +31,9 @@ def prepared(implementation: Implementation, request: Request) -> tuple[list[Any
             values = laid_out(values, "contiguous" if request.layout.startswith((ALONE, IN_PLACE)) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
-        elif name in ("mask", "bias") and request.layout.startswith(ALONE):
+        elif name in request.arrays and request.layout.startswith(ALONE):
             values = laid_out(values, request.layout.removeprefix(ALONE), name)
-        return implementation.convert(values, name)
+        return implementation.convert(guards.around(values, name), name)
 
     if request.target == "merge":
         parts = [laid_out(x, request.layout, "") for x in request.operands]  # a conversion of dtype keeps the order of axes

@@ -11,6 +11,7 @@ from mha_conformance.run.implementation import EMULATOR, Target
 from mha_conformance.run.shrunk import Shrunk
 from mha_core import Claims
 from mha_spec import SPEC_VERSION
+from mha_spec.profiles import Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Report:
     """Features that are not claimed and yet pass their first cases."""
     smallest: Mapping[str, Shrunk] = field(default_factory=dict)
     """By case, the failures that are blamed, made smaller."""
+    only: str = ""
+    """What alone was asked, in words; empty where it was everything of a level."""
 
     @property
     def judged(self) -> int:
@@ -36,6 +39,12 @@ class Report:
 
     @property
     def conforms(self) -> bool:
+        """Whether everything was asked and holds; what was asked in part says nothing of it (MHA-CONF-7)."""
+        return self.holds and not self.only
+
+    @property
+    def holds(self) -> bool:
+        """Whether all that was asked holds."""
         return self.judged > 0 and not self.missing and not any(v.status in FAILING for v in self.verdicts)
 
     @property
@@ -62,6 +71,28 @@ class Report:
         return kept
 
     @property
+    def grades(self) -> dict[str, Grade | None]:
+        """For each dtype the strictest grade that is kept in its ``satisfied`` profile: RN, if every designated set says so.
+
+        None where no profile is kept, or no designated set was judged.
+        """
+        kept: dict[str, Grade | None] = {}
+        for dtype, profile in self.satisfied.items():
+            told = [v.nearest for v in self.verdicts if v.dtype == dtype and v.nearest is not None]
+            kept[dtype] = None if profile is None or not told else "RN" if all(profile in near for near in told) else "ANY"
+        return kept
+
+    @property
+    def arithmetic(self) -> list[str]:
+        """A line for each dtype: what is claimed of its roundings, and the strictest profile and grade that are kept."""
+        grades = self.grades
+        return [
+            f"{dtype}: claimed {self.claims.profiles[dtype]}, strictest profile kept: {profile or 'none'}"
+            + (f"; grade {self.claims.grade} claimed, strictest kept: {grades[dtype]}" if grades[dtype] else "")
+            for dtype, profile in self.satisfied.items()
+        ]
+
+    @property
     def sentence(self) -> str:
         """The verdict (MHA-CONF-7)."""
         if not self.judged:
@@ -69,19 +100,36 @@ class Report:
         if self.blame:
             others = f" and {len(self.blame) - 1} more" if len(self.blame) > 1 else ""
             return f"does not conform to MHA {SPEC_VERSION}: {self.blame[0].clause}{others}{self._missing}."
-        profiles = ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
+        if self.only:
+            held = "is not known to hold" if self.missing else "holds"
+            return (
+                f"{held} {self.only} of MHA {SPEC_VERSION}, profile {self._profiles}{self._door}; only this was asked, and nothing "
+                f"conforms by it{self._ending}."
+            )
         every = {feature for case in catalogue() for feature in case.features}
         asked = ", ".join(("core", *sorted(self.claims.features & every)))
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
-        known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
+        flushes = "; flushes subnormal numbers" if self.claims.flushes_subnormals else ""
         verb = "is not known to conform" if self.missing else "conforms"
-        door = ", by its output files" if self.target.vectors is not None else ", on an emulator" if self.emulated else ""
         return (
-            f"{verb} to MHA {SPEC_VERSION}, profile {profiles}{door}, for {asked}{strict}; "
-            f"determinism {self.claims.determinism}; not claimed: {left}{self._limits}"
-            f"{f'; listed as failing: {known}' if known else ''}{self._missing}."
+            f"{verb} to MHA {SPEC_VERSION}, profile {self._profiles}{self._door}, for {asked}{strict}{flushes}; "
+            f"determinism {self.claims.determinism}; not claimed: {left}{self._ending}."
         )
+
+    @property
+    def _profiles(self) -> str:
+        return ", ".join(dict.fromkeys(self.claims.profiles[dtype] for dtype in self.claims.dtypes))
+
+    @property
+    def _door(self) -> str:
+        return ", by its output files" if self.target.vectors is not None else ", on an emulator" if self.emulated else ""
+
+    @property
+    def _ending(self) -> str:
+        """The limits, the failures that are listed, and what has no result."""
+        known = ", ".join(dict.fromkeys(v.clause for v in self.verdicts if v.status == "XFAIL"))
+        return f"{self._limits}{f'; listed as failing: {known}' if known else ''}{self._missing}"
 
     @property
     def _missing(self) -> str:

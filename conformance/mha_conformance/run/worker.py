@@ -47,10 +47,13 @@ class Worker:
         kind, value = self._process.receive(self.timeout + 60)
         return kind == "opened", value
 
-    def answer(self, case: Case) -> Answer:
-        """The replies to a case, or how the process ended instead. One of the catalogue travels by its id."""
+    def answer(self, case: Case, loud: bool = True) -> Answer:
+        """The replies to a case, or how the process ended instead. One of the catalogue travels by its id.
+
+        Where it is not ``loud``, what surrounds its arrays is 0 and not NaN.
+        """
         assert self._process is not None, "open() comes first"
-        asked = case.id if case.lasting else Asked.by(case)
+        asked = case.id if case.lasting and loud else Asked.by(case, loud)
         kind, value = self._process.ask(asked, self.timeout)
         if kind == "unopened":
             kind, value = "crash", f"it could not be opened again: {value}"

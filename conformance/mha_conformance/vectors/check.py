@@ -33,7 +33,8 @@ def check(target: Target, cases: tuple[str, ...] = (), progress: Callable[[list[
     started = time.monotonic()
     directory = Path(str(target.vectors))
     manifest, entries = verified(directory, progress)
-    chosen = Selection(manifest["level"], cases=cases).choose()
+    chosen_by = Selection(manifest["level"], cases=cases)
+    chosen = chosen_by.choose()
     if absent := [case.id for case in chosen if not case.wanted_at(manifest["level"])]:
         raise CannotRun(f"{directory} was written for level {manifest['level']}, which leaves out {', '.join(absent)}")
     there = {case: [path for path in _outputs(entry) if (directory / path).exists()] for case, entry in entries.items()}
@@ -49,7 +50,9 @@ def check(target: Target, cases: tuple[str, ...] = (), progress: Callable[[list[
         **machine(), "libraries": about.libraries, "seconds": round(time.monotonic() - started, 1), "level": manifest["level"],
         "vectors": target.vectors, "measured on": about.declared.measured_on, "installed": about.declared.version,
     }  # fmt: skip
-    return Report(target, about.claims, about.declared, verdicts, tuple(blamed(verdicts, load())), provenance)
+    return Report(
+        target, about.claims, about.declared, verdicts, tuple(blamed(verdicts, load())), provenance, only=chosen_by.only
+    )
 
 
 def _outputs(entry: dict[str, Any]) -> list[str]:
