@@ -75,7 +75,7 @@ def main() -> int:
     versions = {"numpy": np.__version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__}
     record.write(
         "learning",
-        record.code(DEPENDS),
+        record.code(DEPENDS, constants=False),
         held=held,
         steps=STEPS,
         seeds=SEEDS,

@@ -19,9 +19,9 @@ CHANCE = ("spec/mha_spec/numerics_random.py", "spec/mha_spec/numerics_filter.py"
 """The code of the tiers; the constants have a hash of their own."""
 
 
-def code(files: Iterable[str], inputs: Iterable[str] = ()) -> str:
-    """A hash of files under the root, and of words that stand for inputs that other files make."""
-    found = hashlib.sha256(constants_hash().encode())
+def code(files: Iterable[str], inputs: Iterable[str] = (), constants: bool = True) -> str:
+    """A hash of files under the root, of words that stand for inputs that other files make, and of the constants where they matter."""
+    found = hashlib.sha256(constants_hash().encode() if constants else b"")
     for file in files:
         found.update((ROOT / file).read_bytes())
     for word in inputs:
