@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mha_backends.torch import attention, attention_vjp
-from mha_core import Violation
+from mha_backends.torch import attention, attention_jvp, attention_vjp
+from mha_core import Tangents, Violation
 
 
 def normal(*shape, seed=0):
@@ -26,6 +26,17 @@ def test_autograd_through_attention_is_the_vjp(hides):
     for a, b in zip(found, torch.autograd.grad(tuple(result), [*leaves, bias, sink], arriving), strict=True):
         assert not a.requires_grad
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own, when its forward mode is loaded
+@pytest.mark.parametrize("hides", [False, True])
+def test_the_jvp_of_attention_is_attention_jvp(hides):
+    options = {"mask": torch.rand(5, 6, generator=torch.Generator().manual_seed(1)) < 0.6} if hides else {}
+    operands = [normal(2, 2, n, 4, seed=at) for at, n in enumerate((5, 6, 6))]
+    tangents = [normal(*x.shape, seed=7 + at) for at, x in enumerate(operands)]
+    found = torch.func.jvp(lambda *x: attention(*x, **options), tuple(operands), tuple(tangents))
+    for a, b in zip(found, attention_jvp(*operands, Tangents(*tangents), **options), strict=True):
+        torch.testing.assert_close(a, b.output, rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_need_no_grad_mode_and_leave_no_trace():

@@ -36,7 +36,7 @@ WITHOUT_A_CASE = {
     "MHA-PROJ-6": "binds from_merged and merged, which are core's; mha_core/tests/test_projections.py",
     "MHA-PROJ-10": "binds a function of core for constructors; mha_core/tests/test_refusals.py",
     "MHA-PROJ-19": "binds the converters of core; mha_core/tests/test_weights.py",
-    "MHA-GRAD-21": "no bound is derived for it; its example runs, and spec/tests hold it to the gradients",
+    "MHA-GRAD-21": "no bound is derived for it; its example runs, and backends/tests/test_tangents.py holds it to the gradients",
     "MHA-COST-1": "binds the counts of mha_spec.cost; spec/tests/test_cost.py",
     "MHA-COST-2": "binds who publishes a figure; its example runs",
     "MHA-COST-3": "binds the counts of mha_spec.cost; spec/tests/test_cost.py",
@@ -130,8 +130,9 @@ def test_every_must_has_a_case_or_a_reason():
 
 
 def test_smoke_has_a_case_of_every_clause_that_has_any():
+    """But of MHA-COST-7: what a call holds shows at lengths that are for level full."""
     asked = {case.clause for case in catalogue()}
-    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked
+    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked - {"MHA-COST-7"}
 
 
 @pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)

@@ -239,3 +239,29 @@ def test_a_fault_of_float16_may_reach_beyond_its_largest_number():
     asked = replace(request(large, is_causal=True), dtype="float16")
     wrong = output(large)
     assert named(asked, wrong.astype(np.float16).astype(float), "P16") == "the causal mask is not applied (MHA-MASK-7)"
+
+
+def test_a_row_that_sees_nothing_is_no_mean_of_the_biased_values():
+    """Its bias hides as its mask does: all keys count alike in it, and the other rows keep theirs."""
+    mean = SQUARE[2].repeat(2, 1).mean(-2, keepdims=True)
+    wrong = np.where((np.arange(N) == 5)[:, None], mean, output(mask=EMPTY, bias=BIAS))
+    assert (
+        named(request(mask=EMPTY, bias=BIAS), wrong, "P32") == "a row that sees nothing is the mean of all values (MHA-MASK-15)"
+    )
+
+
+def test_a_fit_that_does_not_settle_names_no_factor():
+    """The scores are zero, so no factor of the scale can explain anything; and an output that moves away from every factor."""
+    blind = (0 * SQUARE[0], *SQUARE[1:])
+    assert named(request(blind), output(blind) + 0.1, "P32") == ""
+    opposite = 2 * output() - output(scale=2.0)
+    assert not named(request(), opposite, "P32").startswith("the scale")
+
+
+@pytest.mark.parametrize("factor", [0.05, 0.3, 3.0, 8.0])
+def test_a_factor_far_from_one_is_found_too(factor):
+    """By steps of at most e^0.7, of which twelve are made."""
+    assert (
+        named(request(scale=0.2), output(scale=0.2 * factor), "P32")
+        == f"the scale is {factor:.4f} times what it should be (MHA-ATTN-3)"
+    )

@@ -1,4 +1,4 @@
-"""Writes the tables of chapter 4 from the results of the campaigns.
+"""Writes the tables of chapters 3, 4 and 5 from the results of the campaigns.
 
     python spec/campaigns/tables.py
 
@@ -10,7 +10,7 @@ import sys
 
 import record
 
-TEXT = record.ROOT / "spec/mha_spec/text/4-numerics.md"
+TEXT = record.ROOT / "spec/mha_spec/text"
 RULES = ("assert_close", "ONNX", "four constants", "twice another run", "mean square")
 TIERS = ("HARD", "PROB", "STAT RN", "STAT ANY", "filter")
 NAMES = {"P64": "float64", "P32": "float32", "P16": "float16", "PB16": "bfloat16", "PE4M3": "fp8, e4m3"}
@@ -41,6 +41,17 @@ def soundness():
     return f"{table(columns, rows)}\n\n{runs} runs, seeds 0 to {found['seeds'] - 1}. {about(found)}"
 
 
+def soundness_backward():
+    found = record.read("soundness_backward")
+    columns = ("profile", "runs", "dQ", "dK", "dV", "db", "ds", "nearest to the bound", "all zeros", "D left out")
+    rows = [
+        (r["profile"], str(r["runs"]), *(f"{r[x]:.3f}" for x in ("query", "key", "value", "bias", "sink_logits")), r["worst"],
+         f"{r['zeros']:.2g}", f"{r['left out']:.2g}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    return f"{table(columns, rows)}\n\n{sum(r['runs'] for r in found['rows'])} runs, seeds 0 to {found['seeds'] - 1}. {about(found)}"
+
+
 def chance():
     found = record.read("chance")
     kinds = [f"{rule} {grade}" for grade in ("RN", "ANY") for rule in ("mean square", "farthest", "filter")]
@@ -68,19 +79,47 @@ def power():
     return "\n\n".join(parts) + f"\n\n{about(found)}"
 
 
-TABLES = {"soundness": soundness, "chance": chance, "power": power}
+def learning():
+    found = record.read("learning")
+    columns = ["heads"]
+    for asked in (2, 4):
+        columns += [f"{asked} relations: least", f"{found['seeds']} starts", "torch, first start"]
+    columns.append("digits right")
+    by = {(r["asked"], r["heads"]): r for r in found["relations"]}
+    rows = []
+    for image in found["digits"]:
+        row = [str(image["heads"])]
+        for asked in (2, 4):
+            r = by.get((asked, image["heads"]))
+            spread = [f"{error:.3g}" for error in (min(r["errors"]), max(r["errors"]))] if r else []
+            row += [f"{r['floor']:.4g}", " to ".join(spread), f"{r['torch']:.3g}"] if r else ["–"] * 3
+        rows.append([*row, f"{100 * min(image['right']):.1f} to {100 * max(image['right']):.1f} %"])
+    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
+    return (
+        f"{table(columns, rows)}\n\nMeasured on {found['date']} with {libraries}; {found['steps']} steps; code {found['code']}."
+    )
 
 
-def filled(text):
-    """The text with every table made anew."""
-    for name, make in TABLES.items():
+TABLES = {
+    "3-equations.md": {"learning": learning},
+    "4-numerics.md": {"soundness": soundness, "chance": chance, "power": power},
+    "5-gradients.md": {"soundness_backward": soundness_backward},
+}
+"""By chapter, every table and what makes it."""
+
+
+def filled(chapter, text):
+    """The text of a chapter with every table made anew."""
+    for name, make in TABLES[chapter].items():
         mark = re.compile(rf"(<!-- table: {name} -->\n)(?:(?!<!--).)*?(\n<!-- end -->)", re.DOTALL)
         if not mark.search(text):
-            raise ValueError(f"{TEXT}: no place for the table {name}")
+            raise ValueError(f"{chapter}: no place for the table {name}")
         text = mark.sub(lambda m, make=make: m[1] + "\n" + make() + "\n" + m[2], text)
     return text
 
 
 if __name__ == "__main__":
-    TEXT.write_text(filled(TEXT.read_text(encoding="utf-8")), encoding="utf-8")
+    for chapter in TABLES:
+        file = TEXT / chapter
+        file.write_text(filled(chapter, file.read_text(encoding="utf-8")), encoding="utf-8")
     sys.exit(0)

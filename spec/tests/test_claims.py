@@ -150,6 +150,7 @@ FALSE = {
     "MHA-HEAD-9": attending(answer_shifted),
     "MHA-HEAD-10": layer(one_output_matrix),
     "MHA-HEAD-11": alter(key=by_position),
+    "MHA-HEAD-12": alter(value=lambda call: call.value**2),
     "MHA-PROJ-13": layer(sliced),
     "MHA-PROJ-15": layer(one_output_matrix),
     "MHA-PROJ-16": alter(key=by_position),

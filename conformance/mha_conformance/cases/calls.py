@@ -1,6 +1,6 @@
 """A request as a legal call in float64, and who sees whom in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,3 +36,8 @@ def visible_pairs(request: Request) -> Any:
     """(*batch, h, n, m): who sees whom."""
     query, key, _ = request.operands
     return np.broadcast_to(equations.visible(call_of(request, request.operands)), (*query.shape[:-1], key.shape[-2]))
+
+
+def some_row_is_empty(requests: Iterable[Request]) -> bool:
+    """Whether some query of some request sees no key."""
+    return any(not visible_pairs(request).any(axis=-1).all() for request in requests)

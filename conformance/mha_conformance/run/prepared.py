@@ -32,8 +32,10 @@ def prepared(implementation: Implementation, request: Request, guards: Guards) -
             values = laid_out(values, "contiguous" if request.layout.startswith((ALONE, IN_PLACE)) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
-        elif name in request.arrays and request.layout.startswith(ALONE):
-            values = laid_out(values, request.layout.removeprefix(ALONE), name)
+        elif name in request.arrays:
+            values = laid_out(
+                values, request.layout.removeprefix(ALONE) if request.layout.startswith(ALONE) else "contiguous", name
+            )
         return implementation.convert(guards.around(values, name), name)
 
     if request.target == "merge":
