@@ -84,14 +84,13 @@ CROSSED = (
     drawn,
 )
 NUMBERS = (exactness, constants, subnormal, statistics, large, far_apart, linear)
-TRAINING = (gradients, gradients_hidden, gradients_pairs, gradients_tiles, gradients_layer)
-DROPPED = (dropout,)
+TRAINING = (gradients, gradients_hidden, gradients_pairs, gradients_tiles, gradients_layer, dropout)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING, *DROPPED) for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING) for case in part.cases())
     if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
         raise ValueError(f"case ids that occur twice: {twice}")
     return found
