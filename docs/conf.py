@@ -26,6 +26,7 @@ extensions = [
     "clause_links",
     "clause_table",
     "backend_pages",
+    "explained",
     "shell",
     "docstrings",
     "page_context",

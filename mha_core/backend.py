@@ -10,6 +10,7 @@ from mha_spec.call import Array, AttentionGradients, AttentionResult, Call, Cota
 from mha_spec.profiles import Grade
 
 Determinism: TypeAlias = Literal["none", "run-to-run", "batch-invariant", "bit-exact"]
+Memory: TypeAlias = Literal["linear"]
 
 FEATURES = (
     "mask", "bias", "causal", "offset", "window", "lengths", "segments", "grouped", "d_v",
@@ -32,6 +33,7 @@ class Claims:
     ``arrays`` is the root module of the arrays it takes (None: any one array-API library); ``profiles`` names the numeric
     profile of each dtype (chapter 4); ``strict`` claims bitwise non-interference (MHA-MASK-19); ``determinism`` is MHA-EXEC-8.
     ``flushes_subnormals`` says that what is smaller than the smallest normal number may become 0 (MHA-NUM-23).
+    ``memory`` "linear" claims extra memory linear in n + m for calls that return no weights (MHA-COST-7).
     """
 
     arrays: str | None
@@ -42,6 +44,7 @@ class Claims:
     determinism: Determinism
     grade: Grade = "ANY"
     flushes_subnormals: bool = False
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.features - set(FEATURES):
@@ -50,6 +53,8 @@ class Claims:
             raise ValueError(f"determinism {self.determinism!r}; the classes are {', '.join(get_args(Determinism))}")
         if self.grade not in get_args(Grade):
             raise ValueError(f"grade {self.grade!r}; the grades are {', '.join(get_args(Grade))}")
+        if self.memory not in (None, *get_args(Memory)):
+            raise ValueError(f"memory {self.memory!r}; the class is {', '.join(get_args(Memory))}, and None claims nothing")
         if set(self.profiles) != set(self.dtypes):
             raise ValueError(f"profiles for {sorted(self.profiles)}, dtypes {sorted(self.dtypes)}: one profile per dtype")
 

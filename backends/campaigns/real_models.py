@@ -36,8 +36,10 @@ SENTENCES = (
 
 
 def code_hash():
-    """Of what stands between such a model and the backend, which the suite judges."""
-    return hashlib.sha256(b"".join((TORCH / name).read_bytes() for name in ("replace.py", "transformers.py"))).hexdigest()
+    """Of the backend that computes, of what stands between such a model and it, and of the converters that read its weights."""
+    core = HERE.parents[1] / "mha_core"
+    files = [*sorted(TORCH.glob("*.py")), *sorted((core / "weights").glob("*.py")), core / "projections.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 class Judge:

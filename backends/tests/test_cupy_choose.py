@@ -43,6 +43,14 @@ def choosing(backend_package):
         ({"options": {"weights"}}, "because the weights are asked for"),
         ({"m": 2**31}, "the kernel counts keys in an int"),
         ({"batch": (2**20,), "n": 2**20}, "a grid has at most 2^31 - 1 blocks"),
+        ({"options": {"vjp"}}, "fused backward: float16, d_k 64, d_v 64, full, 64 rows held, 32 passing by"),
+        ({"options": {"vjp", "bias"}, "d_k": 128, "d_v": 128}, "by pair, 64 rows held, 16 passing by"),
+        ({"options": {"vjp", "band"}, "d_k": 128, "d_v": 128}, "by position, 64 rows held, 32 passing by"),
+        ({"options": {"vjp"}, "d_k": 200}, "d_k 256, d_v 64, full, 32 rows held, 16 passing by"),
+        ({"options": {"vjp", "grad_weights"}}, "because a gradient of the weights arrives"),
+        ({"options": {"vjp"}, "dtype": "float32"}, "because float32 is no half type"),
+        ({"options": {"vjp"}, "n": 2**31}, "the kernels count queries and keys in an int"),
+        ({"options": {"vjp"}, "batch": (2**20,), "m": 2**20}, "a grid has at most 2^31 - 1 blocks"),
     ],
     ids=lambda x: str({name: sorted(v) if isinstance(v, set) else v for name, v in x.items()}) if isinstance(x, dict) else x,
 )
@@ -61,10 +69,14 @@ def test_widths_hold_what_they_are_chosen_for(choosing):
 
 def test_shared_memory_fits_every_device(choosing):
     """99 KiB a block is the least that devices from 8.0 on allow (CUDA C++ programming guide, table of compute capabilities)."""
-    fused = importlib.import_module("mha_backends.cupy.fused")
+    fused, backward = (importlib.import_module(f"mha_backends.cupy.{name}") for name in ("fused", "fused_backward"))
     for d_k in choosing.WIDTHS:
         for d_v in choosing.WIDTHS:
             assert fused.shared_memory(choosing.Fused("float16", d_k, d_v, "FULL")) <= 99 * 1024
+            for form in ("FULL", "BY_PAIR"):
+                kernel = choosing.FusedBackward("float16", d_k, d_v, form)
+                assert max(backward.shared_memory(kernel), backward.shared_memory_of_bias(kernel)) <= 99 * 1024
+                assert d_k // kernel.slices % 16 == d_v // kernel.slices % 16 == 0
 
 
 SIX = {

@@ -24,6 +24,12 @@ VARIANTS = [
 ]  # fmt: skip
 """Each width in its most demanding form, each form, each type."""
 
+BACKWARD_VARIANTS = [
+    ("float16", 64, 64, "FULL"), ("bfloat16", 64, 64, "BY_PAIR"), ("float16", 96, 96, "BY_PAIR"), ("bfloat16", 128, 128, "BY_POSITION"),
+    ("float16", 128, 128, "BY_PAIR"), ("float16", 192, 128, "BY_PAIR"), ("float16", 256, 16, "BY_PAIR"), ("float16", 256, 256, "BY_PAIR"),
+]  # fmt: skip
+"""Each size of tiles at its widest; sums that fill the registers with one slice and with two."""
+
 
 @pytest.fixture
 def nvrtc(backend_package, monkeypatch):
@@ -68,6 +74,16 @@ def test_unfused(nvrtc, arch):
 def test_fused(nvrtc, arch, variant):
     code, log = compiled(nvrtc, fused_program(*variant), arch)
     assert code and spills(log) == {0}
+
+
+@pytest.mark.parametrize("variant", BACKWARD_VARIANTS, ids=str)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_backward(nvrtc, arch, variant):
+    choose, backward = (importlib.import_module(f"mha_backends.cupy.{name}") for name in ("choose", "fused_backward"))
+    main, of_bias = backward.programs(choose.FusedBackward(*variant))
+    for program in (main, of_bias) if variant[3] == "BY_PAIR" else (main,):  # a bias makes a call BY_PAIR
+        code, log = compiled(nvrtc, program, arch)
+        assert code and spills(log) == {0}
 
 
 def test_a_device_before_8_0_is_refused_by_the_compiler(nvrtc):

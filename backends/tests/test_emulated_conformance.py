@@ -1,4 +1,4 @@
-"""The suite on the emulated CuPy backend: the half-type cases that go to the fused kernel, faults of the kernel blamed on their clauses."""
+"""The suite on the emulated CuPy backend: the half-type cases that go to fused kernels, faults of these blamed on their clauses."""
 
 import os
 import subprocess
@@ -14,6 +14,7 @@ from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge
 from mha_conformance.run.implementation import Implementation
 from mha_conformance.run.perform import Asked, perform
+from mha_core import BackendUnavailable
 from mha_spec import numerics
 from mha_spec.clauses import load
 
@@ -23,15 +24,22 @@ HALVES = ("float16", "bfloat16")
 
 @pytest.fixture(scope="module")
 def verdicts(backend_package):
-    """A function from an edit of the source, and dtypes and kernels, to the verdicts of the cases that reach these kernels."""
+    """A function from an edit of the source to the verdicts of the cases of these dtypes that need no cuBLAS.
 
-    def all_of(old="", new="", kinds=("float16",), kernels="fused: float16, d_k 16", cases=catalogue):
-        machine = Machine(edit=lambda source: edited(source, old, new))
+    ``kernels`` says how the name of the forward's kernel begins; ``target`` is "attention" or "vjp".
+    """
+
+    def all_of(
+        old="", new="", kinds=("float16",), kernels="fused: float16, d_k 16", cases=catalogue, target="attention", without=()
+    ):
+        machine, seen = Machine(edit=lambda source: edited(source, old, new, seen)), []
+        machine.cuda = replace(machine.cuda, cublas=no_cublas)
         api = machine.api()
         claims = api.backend.claims
         implementation = Implementation(
             name="cupy",
             attention=api.attention,
+            vjp=api.attention_vjp,
             claims=claims,
             convert=lambda x, name: fake(x),
             explain=api.explain,
@@ -43,21 +51,30 @@ def verdicts(backend_package):
             if (
                 case.dtype not in kinds
                 or not case.wanted_at(LEVEL)
-                or {request.target for request in requests} != {"attention"}
+                or {request.target for request in requests} != {target}
+                or any((request.arrays.keys() | request.options.keys()) & set(without) for request in requests)
             ):
                 continue
             replies = perform(implementation, Asked.by(case))
-            if all(reply.kernel.startswith(kernels) for reply in replies):
+            if all(reply.kernel.startswith(kernels) or (target == "vjp" and reply.status != "not run") for reply in replies):
                 found.append(judge(case, replies, claims))
+        assert not old or any(seen), "the kernels have changed: plant this fault anew"
         return found
 
     return all_of
 
 
-def edited(source, old, new):
+def no_cublas():
+    raise BackendUnavailable("cupy", "cuBLAS is not emulated", "run on a GPU")
+
+
+def edited(source, old, new, seen):
     """The source with a fault in it; one text, so that a change of the kernel cannot make the fault disappear unseen."""
-    assert not old or "fused_forward" not in source or source.count(old) == 1
-    return source.replace(old, new) if old else source
+    if not old or old not in source:
+        return source
+    seen.append(source.count(old))
+    assert seen[-1] == 1
+    return source.replace(old, new)
 
 
 def test_every_case_that_reaches_the_fused_kernel_passes(verdicts):
@@ -107,6 +124,17 @@ def test_the_cases_of_single_precision_hold_in_half_types_too(verdicts, kind):
     assert sum(v.group == "strict" for v in found) >= 50
 
 
+@pytest.mark.parametrize("kind", HALVES)
+def test_the_gradients_of_every_case_are_right(verdicts, kind):
+    """P16 and PB16. A gradient that arrives at the weights needs cuBLAS, and is not run here."""
+    own = verdicts(kinds=(kind,), target="vjp")
+    assert len(own) >= 12
+    found = own + verdicts(kinds=(kind,), target="vjp", cases=lambda: in_half(kind))
+    assert len(found) >= 140
+    assert {v.case: v.reason for v in found if v.status != "PASS"} == {}
+    assert sum(v.group == "strict" for v in found) >= 30
+
+
 FAULTS = {
     "MHA-MASK-2": ("!p.mask[", "p.mask["),
     "MHA-MASK-8": ("position = offset + i;", "position = offset - i;"),
@@ -114,7 +142,7 @@ FAULTS = {
     "MHA-MASK-12": ("length < p.m ? length :", "length + 1 < p.m ? length + 1 :"),
     "MHA-MASK-13": ("p.key_segments_type) != row.segment", "p.key_segments_type) < row.segment"),
     "MHA-ATTN-3": ("bounded((real)p.scale *", "bounded((real)fabs(p.scale) *"),
-    "MHA-ATTN-6": ("O[c], P, v[0], v[1]", "O[c], P, v[1], v[0]"),
+    "MHA-ATTN-6": ("O[c], weights, b[0], b[1]", "O[c], weights, b[1], b[0]"),
     "MHA-ATTN-10": ("s = cap * tanh(s / cap);", "s = tanh(s / cap);"),
     "MHA-ATTN-11": ("s += bias_of", "s -= bias_of"),
     "MHA-ATTN-12": ("if (sink != hidden) total +=", "if (sink == hidden) total +="),
@@ -126,6 +154,27 @@ FAULTS = {
 @pytest.mark.parametrize(("clause", "fault"), FAULTS.items(), ids=FAULTS.keys())
 def test_a_fault_of_the_kernel_is_blamed_on_its_clause(verdicts, clause, fault):
     assert [v.clause for v in blamed(verdicts(*fault), load())][:1] == [clause]
+
+
+BACKWARD_FAULTS = {
+    "MHA-GRAD-4": ("(dV, S, dO_i", "(dV, dP, dO_i"),
+    "MHA-GRAD-5": ("(dQ, dP, K_j)", "(dQ, S, K_j)"),
+    "MHA-GRAD-6": ("(dK, dP, Q_i", "(dK, S, Q_i"),
+    "MHA-GRAD-7": ("= D - grad_lse_of(p, row);", "= D;"),
+    "MHA-GRAD-9": ("slope = 1 - t * t;", "slope = 1 - t;"),
+    "MHA-GRAD-10": ("h < (p.dbias_h ? head + 1 : p.heads)", "h < head + 1"),
+    "MHA-GRAD-11": ("* -rest[r]", "* rest[r]"),
+    "MHA-GRAD-12": ("steps = group * tiles_of_queries", "steps = tiles_of_queries"),
+    "MHA-GRAD-18": ("dK, r, (float)p.scale", "dK, r, (float)fabs(p.scale)"),
+}
+
+
+@pytest.mark.parametrize(("clause", "fault"), BACKWARD_FAULTS.items(), ids=BACKWARD_FAULTS.keys())
+def test_a_fault_of_the_backward_is_blamed_on_its_clause(verdicts, clause, fault):
+    """Cases by position are left out: they would be one more variant to compile for each fault."""
+    by_position = ("is_causal", "window", "key_lengths")
+    found = verdicts(*fault, target="vjp", cases=lambda: in_half("float16"), without=by_position)
+    assert [v.clause for v in blamed(found, load())][:1] == [clause]
 
 
 def mha(*arguments):

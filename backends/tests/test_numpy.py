@@ -1,5 +1,6 @@
 """The NumPy backend: its tiles against a plain formula, bitwise non-interference, threads, fork, memory, exact classes."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from mha_backends.numpy import attention, forward, keys, short, threads
+from mha_backends.numpy import attention, calm, forward, keys, short, threads
 from mha_backends.numpy import create as create_numpy
-from mha_backends.numpy.plan import SHORT, Blocks
+from mha_backends.numpy.plan import SHORT, Blocks, plan, usual_blocks
 from mha_core import bind
 from mha_spec.contract import attention_call
 
@@ -246,6 +247,18 @@ def test_a_hidden_giant_does_not_choose_the_path_of_a_row(monkeypatch, heads, n)
     k[0, at] = 1e18
     got = attention(q, k, v, is_causal=True)
     assert (bits(clean.output)[0, :at] != bits(got)[0, :at]).any()
+
+
+@pytest.mark.parametrize(
+    ("guard", "widened", "score", "value"),
+    [("CALM", 1e3, 95.0, 1.0), ("TAME", 2.0**120, -39.0, 2.0**-100)],
+    ids=["a score beyond the range of exp2", "a value whose products underflow"],
+)
+def test_a_row_is_calm_only_where_nothing_leaves_the_range(monkeypatch, guard, widened, score, value):
+    q, k, v = np.ones((1, 100, 1), "float32"), np.full((1, 4, 1), score, "float32"), np.full((1, 4, 1), value, "float32")
+    assert (attention(q, k, v) == v[0, 0]).all()
+    monkeypatch.setattr(calm, guard, widened)  # the test can fail: without the guard it does
+    assert not (attention(q, k, v) == v[0, 0]).any()
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (2, 3)}, {"window": (None, 1)}], ids=str)
@@ -492,6 +505,23 @@ def test_blas_threads_are_restored():
         assert blas_threads() == [1] * len(before)
         assert threads.allowed() == before[0]
     assert blas_threads() == before
+
+
+def test_no_more_threads_than_the_blas_is_allowed():
+    x = np.ones((8, 300, 32), "float32")
+    call = attention_call(x, x, x)
+
+    def planned(count):
+        sizes = call.sizes._replace(batch=(1,))
+        return plan(sizes, usual_blocks(call, 4), count).threads
+
+    with threadpool_limits(1, user_api="blas"):
+        assert threads.allowed() == planned(None) == 1
+        assert planned(3) == 3  # a setting is what its user wants
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    ask = "from mha_backends.numpy import threads; print(threads.allowed())"
+    told = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == "1\n"
 
 
 def test_an_exception_ends_the_call_and_restores(monkeypatch):

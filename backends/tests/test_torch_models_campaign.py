@@ -19,7 +19,9 @@ def campaign():
 
 def test_the_result_is_of_this_code():
     record = json.loads(campaign().RESULT.read_text(encoding="utf-8"))
-    assert record["code"] == campaign().code_hash(), f"replace.py or transformers.py has changed: run python {CAMPAIGN} again"
+    assert record["code"] == campaign().code_hash(), (
+        f"the backend torch or a converter has changed: run python {CAMPAIGN} again"
+    )
 
 
 def test_every_model_answers_as_its_own_code_does():

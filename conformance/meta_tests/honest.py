@@ -18,6 +18,7 @@ from mha_conformance.run.implementation import Implementation
 from mha_conformance.run.perform import Asked, perform
 from mha_core import AttentionResult, Backend, Call, Claims, KVCache, bind
 from mha_spec.clauses import load
+from mha_spec.equations_dropout import philox
 
 ALL = reference.create().claims
 
@@ -36,7 +37,7 @@ class Honest:
             see = np.broadcast_to(self.visible(call), s.shape)
             sink = np.full((*s.shape[:-1], 1), -np.inf) if call.sink_logits is None else self.sink(call.sink_logits, s)
             a, lse = self.softmax(np.clip(s, -1.7e308, 1.7e308), see, sink)
-            output = self.values(a, v, see)
+            output = self.values(self.dropped(call, a), v, see)
             return self.result(call, output, a, lse)
 
     def heads(self, x: Any, h: int) -> Any:
@@ -110,6 +111,40 @@ class Honest:
         a = np.where(see, e[..., :-1] / np.where(total == 0, 1.0, total), 0.0)
         lse = np.where(total == 0, -np.inf, np.where(top == -np.inf, 0.0, top) + np.log(np.where(total == 0, 1.0, total)))
         return a, lse[..., 0]
+
+    def dropped(self, call: Call, a: Any) -> Any:
+        """The weights that meet the values, forward and backward."""
+        return a if call.dropout is None else a * self.factors(call)
+
+    def factors(self, call: Call) -> Any:
+        rate = call.dropout.rate
+        return np.where(self.keeps(call), self.factor(rate), 0.0) if rate < 1 else np.zeros((1, 1))
+
+    def factor(self, rate: float) -> float:
+        return 1 / (1 - rate)
+
+    def keeps(self, call: Call) -> Any:
+        if call.dropout.keep is not None:
+            return call.dropout.keep
+        b, h, i, j = self.indices(call)
+        lanes = philox((j // 4, i, h, b), self.seed(call))
+        return np.choose(np.broadcast_to(j % 4, lanes[0].shape), lanes) >= self.threshold(call.dropout.rate)
+
+    def seed(self, call: Call) -> int:
+        return call.dropout.seed  # type: ignore[return-value]
+
+    def threshold(self, rate: float) -> int:
+        return int(rate * 2**32)
+
+    def indices(self, call: Call) -> tuple[Any, Any, Any, Any]:
+        """Of batch item, head, query and key, each over the axes of the scores."""
+        *batch, h, n, _ = call.query.shape
+        drop = call.dropout
+        items = np.arange(int(np.prod(batch))).reshape(*batch, 1, 1, 1)
+        return (
+            drop.batch_start + items, drop.head_start + np.arange(h)[:, None, None], drop.query_start + np.arange(n)[:, None],
+            drop.key_start + np.arange(call.key.shape[-2]),
+        )  # fmt: skip
 
     def values(self, a: Any, v: Any, see: Any) -> Any:
         return np.where(see[..., None], a[..., None] * v[..., None, :, :], 0.0).sum(axis=-2)

@@ -20,7 +20,7 @@ class HonestGradients(Honest):
             f = self.forward(call)
             q, k, v, see, a = f["q"], f["k"], f["v"], f["see"], f["a"]
             dO, dL, dA = (None if x is None else x.astype(np.float64) for x in arriving)
-            dP = self.through_values(dO, v)
+            dP = self.through_dropout(call, self.through_values(dO, v))
             dP = dP if dA is None else dP + self.at_weights(dA)
             D = np.where(see, a * dP, 0.0).sum(-1, keepdims=True)
             dS = np.where(see, self.score_gradient(a, dP, self.mean(D), dL), 0.0)
@@ -30,7 +30,7 @@ class HonestGradients(Honest):
                 call,
                 query=self.query_gradient(dX, k, see, self.scale(call)),
                 key=self.over_group(self.key_gradient(dX, q, see, self.scale(call)), h_kv),
-                value=self.over_group(self.value_gradient(a, dO, see), h_kv),
+                value=self.over_group(self.value_gradient(self.through_dropout(call, a), dO, see), h_kv),
                 bias=None if call.bias is None else self.bias_gradient(dS, call.bias),
                 sink_logits=None if call.sink_logits is None else self.sink_gradient(call.sink_logits, f["lse"], D, dL, see),
             )
@@ -51,6 +51,9 @@ class HonestGradients(Honest):
 
     def through_values(self, dO: Any, v: Any) -> Any:
         return (dO[..., :, None, :] * v[..., None, :, :]).sum(-1)
+
+    def through_dropout(self, call: Call, x: Any) -> Any:
+        return self.dropped(call, x)
 
     def at_weights(self, dA: Any) -> Any:
         return dA

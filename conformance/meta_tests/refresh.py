@@ -36,8 +36,8 @@ ROOT = HERE.parents[1]
 RESULTS = HERE / "results"
 JUDGING = (
     "spec/mha_spec/*.py", "mha_core/*.py", "backends/mha_backends/reference.py", "conformance/cases.txt",
-    "conformance/mha_conformance/judge/*.py", "conformance/mha_conformance/run/perform.py",
-    "conformance/mha_conformance/run/arrays.py", "conformance/meta_tests/honest.py",
+    "conformance/mha_conformance/judge/*.py", "conformance/meta_tests/honest.py",
+    *(f"conformance/mha_conformance/run/{name}.py" for name in ("perform", "arrays", "guards", "held", "kept", "prepared", "facts")),
 )  # fmt: skip
 """What a verdict of the meta-tests depends on, beside the subjects themselves."""
 SUBJECTS = {"kill-table": "conformance/meta_tests/saboteurs/*.py", "zoo": "conformance/meta_tests/zoo/*.py"}

@@ -1,8 +1,10 @@
 """Which mutants count, which of them are drawn, and which tests they face."""
 
+from pathlib import Path
+
 import pytest
 from mutation.mutants import MODULES, ROOT, Mutant, sample
-from mutation.selection import COMMAND, FILES
+from mutation.selection import COMMAND, FILES, stages
 
 BOUNDS = "spec/mha_spec/numerics_steps.py"
 
@@ -46,4 +48,12 @@ def test_the_sample_is_drawn_by_lot_and_is_always_the_same():
 def test_what_is_mutated_and_what_it_faces_is_there():
     for name in (*MODULES, *FILES):
         assert (ROOT / name).is_file()
-    assert COMMAND[-1] == "mutation.selection"
+    assert COMMAND[-len(FILES) :] == FILES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_mutant_faces_what_knows_it_best_first_and_every_test_once(module):
+    faced = [test for tests in stages(Path(module)) for test in tests]
+    assert len(faced) == len(set(faced)) and set(faced) <= set(FILES)
+    assert "conformance/meta_tests/test_near_the_bound.py" in faced
+    assert (faced[0].partition("/")[0] == "spec") == module.startswith("spec")

@@ -11,7 +11,7 @@ from saboteurs.kinds import REGISTER
 from mha_spec.clauses import load
 
 for room in (
-    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding",
+    "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding", "dropout",
 ):  # fmt: skip
     import_module(f"saboteurs.{room}")
 
@@ -28,6 +28,7 @@ ELSEWHERE = {
     "MHA-COST-1": "mha_spec.cost counts, and no backend does; spec/tests/test_cost.py",
     "MHA-COST-2": "mha_spec.cost names the conventions; spec/tests/test_cost.py",
     "MHA-COST-3": "mha_spec.cost counts; spec/tests/test_cost.py",
+    "MHA-COST-7": "its calls are of level full; conformance/tests/test_memory_claim.py has one that makes the matrix",
     "MHA-NUM-4": "a formula of mha_spec.numerics; spec/tests/test_numerics.py",
     "MHA-NUM-5": "a false profile breaks the bounds of the other clauses of NUM; conformance/tests/test_conform.py declares one",
     "MHA-NUM-12": "the sum of MHA-EXEC-1, MHA-MASK-15, MHA-MASK-19 and MHA-AUX-8: whatever breaks it breaks one of them",

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from mha_conformance.bench.competitor import naive_numpy
+from mha_conformance.bench.peers import naive_numpy
 
 
 def honest(workload):

@@ -1,12 +1,17 @@
 """What a contest says of itself, with made-up rounds: noise, medians, ratios, JSON, tables, and exit codes. Nothing here is timed."""
 
 import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
 from mha_conformance.bench import noise
 from mha_conformance.bench.gemm import Gemm
+from mha_conformance.bench.options import OPTIONS
+from mha_conformance.bench.plot import plot
 from mha_conformance.bench.record import Contest, Measurement, as_json
 from mha_conformance.cli import bench as command
 from mha_conformance.cli.app import app
@@ -110,12 +115,12 @@ def test_the_json_holds_every_round_and_nothing_that_json_cannot():
     assert set(record) == {"format", "machine", "contests", "exit_code"}
     assert (record["format"], record["exit_code"]) == ("mha-bench/1", 1)
     (found,) = record["contests"]
-    assert set(found) == {"workload", "flops", "convention", "noise", "gemm", "competitors", "ratios"}
-    assert found["gemm"][0] == {"threads": 2, "all": 100e9, "one": 55e9, "two": 100e9}
+    assert set(found) == {"workload", "n", "flops", "convention", "noise", "gemm", "competitors", "ratios"}
+    assert found["gemm"][0] == {"threads": 2, "all": 100e9, "one": 55e9, "two": 100e9, "loop": 0.0}
     assert found["ratios"] == [{"of": "slow", "to": "fast", "time": 2.5, "memory": 4.0}]
     fast, _, last = found["competitors"]
     assert fast["seconds"] == [1.0, 2.0, 1.0]
-    assert (fast["median"], fast["gemm_share"], fast["peak_bytes"]) == (1.0, 0.4, 8 * MIB)
+    assert (fast["median"], fast["gemm_share"], fast["loop_share"], fast["peak_bytes"]) == (1.0, 0.4, None, 8 * MIB)
     assert (last["status"], last["median"], last["error_per_bound"]) == ("wrong", None, [None])
     assert set(fast) == set(last)
 
@@ -179,7 +184,7 @@ def test_the_jobs_have_defaults_of_their_own(staged):
     mha("--json")
     assert [workload.label for workload, *_ in given] == [f"attention (1, 8, {n}, 64) float32" for n in (512, 1024)]
     _, names, pairs, _ = given[0]
-    assert names == ["numpy", "torch", "torch-sdpa", "naive-numpy"]
+    assert names == ["numpy", "torch", "torch-sdpa", "onnxruntime", "openvino", "jax", "naive-numpy"]
     assert pairs == tuple((name, "numpy") for name in names[1:])
     given.clear()
     told = mha("--seed-article")
@@ -188,6 +193,16 @@ def test_the_jobs_have_defaults_of_their_own(staged):
     assert workload.label == "layer of 8 heads on (8, 512, 512) float32"
     assert names == ["numpy loop", "numpy merged", "torch loop", "torch merged"]
     assert "the article's own figures, loop / merged: 4.0 times the time, 2.0 times the memory" in told.stdout
+    given.clear()
+    mha("--layer")
+    assert [(workload.label, names) for workload, names, *_ in given] == [
+        ("layer of 8 heads on (8, 512, 512) float32", ["numpy", "torch", "torch-mha"])
+    ]
+    given.clear()
+    mha("torch", "--options", "--json")
+    assert [(workload.label, names, pairs) for workload, names, pairs, _ in given] == [
+        ("attention (1, 8, 1024, 64) float32", list(OPTIONS), tuple((name, "plain") for name in list(OPTIONS)[1:]))
+    ]
 
 
 def test_what_is_asked_is_what_is_run(staged):
@@ -220,9 +235,72 @@ def test_the_json_is_all_that_standard_output_holds(staged):
         (("--batch", "0"), "expected at least 1"),
         (("--seed-article", "numpy"), "takes no names"),
         (("--seed-article", "--causal"), "no --causal"),
+        (("--options", "--causal"), "no --causal"),
+        (("--options", "--layer"), "expected one of them"),
+        (("--options", "numpy", "torch"), "takes at most 1"),
+        (("--layer", "torch-sdpa"), "torch-sdpa is no layer"),
+        (("torch-mha",), "torch-mha is a layer"),
+        (("--svg", "no-such-folder/plot.svg"), "there is no folder no-such-folder"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments, said):
     told = mha(*arguments)
     assert told.exit_code == Code.NOT_RUN
     assert said in told.stderr
+
+
+LOOPED = tuple(replace(g, loop=0.8 * g.all) for g in QUIET)
+
+
+def test_the_bare_loop_is_a_column_of_its_own(staged):
+    found = contest(FAST, SLOW, gemm=LOOPED)
+    assert found.loop_share(FAST) == pytest.approx(0.5)  # 40 % of GEMM, which is 80 % of itself
+    staged(found)
+    lines = mha("numpy").stdout.splitlines()
+    assert "of GEMM  of bare loop  extra MiB" in lines[1]
+    assert lines[2].split() == ["fast", "1000.000", "100%", "40%", "50%", "8.0", "2.0e-01"]
+    assert contest(FAST, gemm=(*LOOPED[:2], QUIET[2])).loop_share(FAST) is None
+
+
+def test_options_stand_beside_the_share_of_pairs_that_they_leave_visible(staged):
+    staged(contest(replace(FAST, name="plain"), replace(SLOW, name="causal"), gemm=LOOPED, pairs=(("causal", "plain"),)))
+    lines = mha("--options", "--lengths", "4").stdout.splitlines()
+    assert "visible" in lines[1] and "of GEMM" not in lines[1]
+    assert lines[3].split() == ["causal", "2500.000", "160%", "62%", "32.0", "2.0e-01"]  # 10 of 16 pairs
+    assert "causal / plain: 2.50 times the time, 4.00 times the extra memory" in lines
+
+
+def drawn(*contests):
+    root = ElementTree.fromstring(plot(contests))
+    return root, "".join(root.itertext())
+
+
+def test_a_plot_shows_speed_and_memory_against_length():
+    long = replace(contest(FAST, SLOW), workload="another", n=2048)
+    root, text = drawn(replace(contest(FAST, SLOW), n=512), long)
+    assert "a workload to another" in text
+    assert "fast 40% at 512 tokens, 40% at 2048 tokens" in text
+    lines = root.findall(".//{*}polyline")
+    assert len(lines) == 4  # two competitors in two diagrams
+    assert [len(line.get("points").split()) for line in lines] == [2] * 4
+    for line in lines[:2]:  # a share of 40 % stands at 60 % of the height from above
+        assert all(0 <= float(y) <= 240 for _, y in re.findall(r"(\S+),(\S+)", line.get("points")))
+    assert lines[0].get("points").split()[0] == "0.0,144.0"
+
+
+def test_a_plot_of_noise_has_no_speed_and_says_why():
+    noisy = contest(FAST, SLOW, gemm=(*QUIET[:2], Gemm(2, 20e9, 10e9, 20e9)))
+    root, text = drawn(replace(noisy, n=512))
+    assert "GEMM rates of the rounds differ by 80%" in text
+    assert len(root.findall(".//{*}polyline")) == 2  # memory does not depend on noise
+
+
+def test_a_name_is_text_and_no_markup_in_a_plot():
+    root, text = drawn(replace(contest(measured("<b>&", 1.0, 1.0, 1.0)), n=1))
+    assert "<b>&" in text and root.find(".//{*}b") is None
+
+
+def test_the_plot_is_written_where_it_is_wanted(staged, tmp_path):
+    staged(replace(contest(FAST, SLOW), n=512))
+    mha("numpy", "--svg", str(tmp_path / "plot.svg"))
+    assert (tmp_path / "plot.svg").read_text(encoding="utf-8").startswith("<svg")

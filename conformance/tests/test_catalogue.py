@@ -62,7 +62,8 @@ def used_by(case):
     """The features that the requests of a case use."""
     used = set()
     for request in case.make():
-        used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options) if name != "dropout"}
+        used |= {OPTION.get(name, name) for name in (*request.arrays, *request.options) if name != "keep"}
+        used -= {"dropout"} if isinstance(request.options.get("dropout"), float) else set()  # a number is no dropout
         used |= {"lse"} if request.kept else set()
         if request.target == "merge":
             used.add("lse")
@@ -129,8 +130,9 @@ def test_every_must_has_a_case_or_a_reason():
 
 
 def test_smoke_has_a_case_of_every_clause_that_has_any():
+    """But of MHA-COST-7: what a call holds shows at lengths that are for level full."""
     asked = {case.clause for case in catalogue()}
-    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked
+    assert {case.clause for case in catalogue() if case.level == "smoke"} == asked - {"MHA-COST-7"}
 
 
 @pytest.mark.parametrize("case", catalogue(), ids=lambda case: case.id)

@@ -56,7 +56,7 @@ def test_one_that_conforms_is_code_0_and_one_sentence():
     assert sentence.startswith(
         f"strangers:attention conforms to MHA {SPEC_VERSION}, profile P32, for core, causal, mask; determinism none"
     )
-    assert "not claimed: bias, d_v, grouped," in sentence
+    assert "not claimed: bias, d_v, dropout, grouped," in sentence
     assert "float32: claimed P32, strictest profile kept: P32; grade ANY claimed, strictest kept: RN" in told.stdout
 
 

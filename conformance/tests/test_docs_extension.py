@@ -10,8 +10,8 @@ from mha_spec.clauses import Example, load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
 WHY = "the site is built with the extra docs, which the extra test does not contain"
-docstrings, equations, finished, mathml, ran = (
-    pytest.importorskip(module, reason=WHY) for module in ("docstrings", "equations", "finished", "mathml", "ran")
+docstrings, equations, explained, finished, mathml, ran = (
+    pytest.importorskip(module, reason=WHY) for module in ("docstrings", "equations", "explained", "finished", "mathml", "ran")
 )
 
 
@@ -69,3 +69,13 @@ def test_a_missing_anchor_and_a_script_from_the_network_are_found(tmp_path):
     assert [fault for fault in found if "network" in fault] == [
         'index.html loads from the network: <script defer src="https://'
     ]
+
+
+def test_six_requests_are_explained_and_nothing_is_left_behind():
+    before = {name for name in sys.modules if "cupy" in name}
+    answers = explained.answers()
+    assert len(answers) == 6
+    assert [answer.partition(":")[0] for *_, answer, _ in answers] == ["fused"] * 4 + ["unfused"] * 2
+    assert [tiled.partition(":")[0] for *_, tiled in answers] == ["cutile"] * 3 + ["fused"] + ["unfused"] * 2
+    assert all("not cutile, because" in tiled for *_, tiled in answers[3:])
+    assert {name for name in sys.modules if "cupy" in name} == before

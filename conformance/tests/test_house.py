@@ -27,6 +27,7 @@ PUBLIC = [
     "Call",
     "Claims",
     "Cotangents",
+    "Dropout",
     "KVCache",
     "Merged",
     "MultiHeadGradients",

@@ -8,7 +8,8 @@ import pytest
 from mha_conformance.cases.calls import call_of
 from mha_conformance.cases.case import Request
 from mha_conformance.judge.hypothesis import hypotheses, named, peaked
-from mha_spec import equations
+from mha_core import Dropout
+from mha_spec import equations, equations_dropout
 from mha_spec.contract import attention_call
 
 R = np.random.default_rng(11)
@@ -34,7 +35,7 @@ EMPTY = MASK & (np.arange(N) != 5)[:, None]
 
 
 def request(arrays=SQUARE, **options):
-    names = ("mask", "bias", "key_lengths", "query_segments", "key_segments", "sink_logits")
+    names = ("mask", "bias", "key_lengths", "query_segments", "key_segments", "sink_logits", "keep")
     return Request(arrays, "float32", arrays={x: options.pop(x) for x in names if x in options}, options=options)
 
 
@@ -55,7 +56,37 @@ def exchanged(axis, order, x):
 SCORES = SQUARE[0] @ SQUARE[1].repeat(2, 1).mT / 2
 TURNED = SQUARE[0], *(np.take(x, [0, 1, 0, 1], axis=1) for x in SQUARE[1:])
 """Query head i reads key head i mod 2."""
+DROP = Dropout(0.4, 2**40 + 3, query_start=2, key_start=5)
+KEEP = R.random((N, M)) < 0.6
+
+
+def spared(**changed):
+    """The mask of the first request, changed."""
+    call = attention_call(*SQUARE, dropout=DROP._replace(**changed))
+    return equations_dropout.drawn(call)
+
+
 CASES = {
+    "no weight is dropped (MHA-DROP-1)": (request(dropout=DROP), output()),
+    "the weights that are kept are not scaled up (MHA-DROP-1)": (
+        request(keep=KEEP, dropout=Dropout(0.4)), output(dropout=Dropout(0, keep=KEEP))
+    ),
+    "what should be kept is dropped, and the rest is kept (MHA-DROP-1)": (
+        request(keep=KEEP, dropout=Dropout(0.4)), output(dropout=Dropout(0.4, keep=~KEEP))
+    ),
+    "all heads have the mask of the first (MHA-DROP-2)": (
+        request(dropout=DROP), output(dropout=Dropout(0.4, keep=spared()[:, :1]))
+    ),
+    "the mask is that of the low word of the seed (MHA-DROP-3)": (
+        request(dropout=DROP), output(dropout=DROP._replace(seed=3))
+    ),
+    "the mask begins at 0, whatever the starts are (MHA-DROP-4)": (
+        request(dropout=DROP), output(dropout=Dropout(0.4, DROP.seed))
+    ),
+    "the mask is drawn with the query offset added (MHA-DROP-5)": (
+        request(dropout=DROP, is_causal=True, query_offset=3),
+        output(dropout=DROP._replace(query_start=5), is_causal=True, query_offset=3),
+    ),
     "the scale is 1.0500 times what it should be (MHA-ATTN-2)": (request(), output(scale=0.525)),
     "the scale is 0.5000 times what it should be (MHA-ATTN-3)": (request(scale=0.8), output(scale=0.4)),
     "the bias is multiplied by the scale (MHA-ATTN-11)": (request(bias=BIAS), output(bias=BIAS / 2)),
@@ -208,3 +239,29 @@ def test_a_fault_of_float16_may_reach_beyond_its_largest_number():
     asked = replace(request(large, is_causal=True), dtype="float16")
     wrong = output(large)
     assert named(asked, wrong.astype(np.float16).astype(float), "P16") == "the causal mask is not applied (MHA-MASK-7)"
+
+
+def test_a_row_that_sees_nothing_is_no_mean_of_the_biased_values():
+    """Its bias hides as its mask does: all keys count alike in it, and the other rows keep theirs."""
+    mean = SQUARE[2].repeat(2, 1).mean(-2, keepdims=True)
+    wrong = np.where((np.arange(N) == 5)[:, None], mean, output(mask=EMPTY, bias=BIAS))
+    assert (
+        named(request(mask=EMPTY, bias=BIAS), wrong, "P32") == "a row that sees nothing is the mean of all values (MHA-MASK-15)"
+    )
+
+
+def test_a_fit_that_does_not_settle_names_no_factor():
+    """The scores are zero, so no factor of the scale can explain anything; and an output that moves away from every factor."""
+    blind = (0 * SQUARE[0], *SQUARE[1:])
+    assert named(request(blind), output(blind) + 0.1, "P32") == ""
+    opposite = 2 * output() - output(scale=2.0)
+    assert not named(request(), opposite, "P32").startswith("the scale")
+
+
+@pytest.mark.parametrize("factor", [0.05, 0.3, 3.0, 8.0])
+def test_a_factor_far_from_one_is_found_too(factor):
+    """By steps of at most e^0.7, of which twelve are made."""
+    assert (
+        named(request(scale=0.2), output(scale=0.2 * factor), "P32")
+        == f"the scale is {factor:.4f} times what it should be (MHA-ATTN-3)"
+    )

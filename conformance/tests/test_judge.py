@@ -1,5 +1,6 @@
 """The judge: which case is judged at all, what becomes of a reply that is none, which profiles are kept, and when a failure is suspect."""
 
+import pickle
 from dataclasses import replace
 from itertools import count
 
@@ -13,7 +14,7 @@ from mha_conformance.judge.judge import judge, unclaimed, verdict
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.statistical import probable, searched, statistical
 from mha_conformance.judge.training import expected_gradients
-from mha_conformance.judge.truth import truth
+from mha_conformance.judge.truth import sigmas, truth, truths
 from mha_conformance.judge.verdict import Verdict
 from mha_core import Claims
 from mha_spec.clauses import load
@@ -169,10 +170,32 @@ def test_what_is_improbable_fails_grade_rn_and_is_suspect_in_any():
 def test_profiles_are_decided_by_what_binds_the_grade():
     one = scattered(1)
     asked = case("probable", one, clause="MHA-NUM-20")
-    assert judge(asked, [Reply("ok", right(one))], replace(CLAIMS, grade="RN")).profiles == ("P32", "PTF32")
-    assert judge(asked, [Reply("ok", right(one))], CLAIMS).profiles == ()
-    for rule in ("statistics", "filter"):
-        assert judge(case(rule, one), [Reply("ok", right(one))], CLAIMS).profiles == ("P32", "PTF32")
+    for grade in ("RN", "ANY"):
+        claims = replace(CLAIMS, grade=grade)
+        found = judge(asked, [Reply("ok", right(one))], claims)
+        assert (found.profiles, found.nearest) == ((), ("P32", "PTF32"))
+        for rule in ("statistics", "filter"):
+            found = judge(case(rule, one), [Reply("ok", right(one))], claims)
+            assert (found.profiles, found.nearest) == (("P32", "PTF32"), ("P32", "PTF32"))
+        found = judge(case("bound", one), [Reply("ok", right(one))], claims)
+        assert (found.profiles, found.nearest) == (("P32", "PTF32"), None)
+    assert judge(asked, [Reply("ok", right(one))], CLAIMS, rivals=False).nearest is None
+
+
+def test_where_flushing_is_declared_every_profile_flushes():
+    """The mean of two values of 2^-127 may be 0 then, and only then."""
+    tiny = request(values=(2.0**-127, 2.0**-127))
+    assert judge(case("bound", tiny), [answer(0.0)], CLAIMS).status == "FAIL"
+    found = judge(case("bound", tiny), [answer(0.0)], replace(CLAIMS, flushes_subnormals=True))
+    assert (found.status, found.profiles) == ("PASS", ("P32", "PTF32"))
+
+
+def test_what_was_written_around_the_arrays_fails_whatever_the_case_asks():
+    for rule in ("bound", "refused"):
+        replies = [answer(1.0), replace(answer(1.0), touched=("value", "query"))]
+        found = judge(case(rule, request(), request()), replies, CLAIMS)
+        assert (found.status, found.clause, found.ratio) == ("FAIL", "MHA-EXEC-2", np.inf)
+        assert "around query, value" in found.reason
 
 
 # the sets
@@ -345,3 +368,28 @@ def test_a_case_that_fails_in_a_dtype_where_what_is_below_holds_is_blamed_but_co
     held = failing(below, status="PASS")
     found = blamed([failing(above, 1), failing(below, 9, "float64"), held], load())
     assert [v.clause for v in found] == [below, above]
+
+
+# what is kept
+
+
+def test_a_truth_is_computed_once_and_kept_by_case_profile_and_code(tmp_path):
+    """A second process reads what the first one wrote; nothing is kept of a case that was made on the way."""
+
+    def kept():
+        return sorted((tmp_path / "truth").glob("*"))
+
+    truths(case(), "P32")
+    assert not kept()
+    asked = case(lasting=True)
+    first = truths(asked, "P32")
+    (file,) = kept()
+    assert file.suffix == ".pickle" and pickle.loads(file.read_bytes())[0].expected["output"] == 1
+    assert truths(asked, "P32") is first
+    file.write_bytes(pickle.dumps("what was kept"))
+    truths.cache_clear()
+    assert truths(asked, "P32") == "what was kept"
+    assert truths(asked, "P64") != "what was kept" and len(kept()) == 2
+    sigmas(asked, "P32", "RN")
+    sigmas(asked, "P32", "ANY")
+    assert len(kept()) == 4

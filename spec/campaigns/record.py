@@ -11,6 +11,10 @@ from mha_spec.numerics import CONSTANTS_VERSION, constants_hash
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results")
 BOUNDS = ("spec/mha_spec/numerics.py", "spec/mha_spec/numerics_steps.py", "spec/mha_spec/profiles.py", "spec/tests/emulated.py")
+BACKWARD = (
+    *BOUNDS, "spec/mha_spec/numerics_backward.py", "spec/mha_spec/numerics_backward_exact.py",
+    "spec/mha_spec/numerics_backward_steps.py", "spec/tests/emulated_backward.py", "spec/tests/backward_ratios.py",
+)  # fmt: skip
 CHANCE = ("spec/mha_spec/numerics_random.py", "spec/mha_spec/numerics_filter.py")
 """The code of the tiers; the constants have a hash of their own."""
 

@@ -1,4 +1,4 @@
-"""Writes the tables of chapters 3 and 4 from the results of the campaigns.
+"""Writes the tables of chapters 3, 4 and 5 from the results of the campaigns.
 
     python spec/campaigns/tables.py
 
@@ -10,7 +10,7 @@ import sys
 
 import record
 
-TEXTS = record.ROOT / "spec/mha_spec/text"
+TEXT = record.ROOT / "spec/mha_spec/text"
 RULES = ("assert_close", "ONNX", "four constants", "twice another run", "mean square")
 TIERS = ("HARD", "PROB", "STAT RN", "STAT ANY", "filter")
 NAMES = {"P64": "float64", "P32": "float32", "P16": "float16", "PB16": "bfloat16", "PE4M3": "fp8, e4m3"}
@@ -39,6 +39,17 @@ def soundness():
     ]  # fmt: skip
     runs = sum(r["runs"] for r in found["rows"])
     return f"{table(columns, rows)}\n\n{runs} runs, seeds 0 to {found['seeds'] - 1}. {about(found)}"
+
+
+def soundness_backward():
+    found = record.read("soundness_backward")
+    columns = ("profile", "runs", "dQ", "dK", "dV", "db", "ds", "nearest to the bound", "all zeros", "D left out")
+    rows = [
+        (r["profile"], str(r["runs"]), *(f"{r[x]:.3f}" for x in ("query", "key", "value", "bias", "sink_logits")), r["worst"],
+         f"{r['zeros']:.2g}", f"{r['left out']:.2g}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    return f"{table(columns, rows)}\n\n{sum(r['runs'] for r in found['rows'])} runs, seeds 0 to {found['seeds'] - 1}. {about(found)}"
 
 
 def chance():
@@ -89,20 +100,26 @@ def learning():
     )
 
 
-TABLES = {"3-equations.md": {"learning": learning}, "4-numerics.md": {"soundness": soundness, "chance": chance, "power": power}}
+TABLES = {
+    "3-equations.md": {"learning": learning},
+    "4-numerics.md": {"soundness": soundness, "chance": chance, "power": power},
+    "5-gradients.md": {"soundness_backward": soundness_backward},
+}
+"""By chapter, every table and what makes it."""
 
 
-def filled(text, tables):
-    """The text with every one of these tables made anew."""
-    for name, make in tables.items():
+def filled(chapter, text):
+    """The text of a chapter with every table made anew."""
+    for name, make in TABLES[chapter].items():
         mark = re.compile(rf"(<!-- table: {name} -->\n)(?:(?!<!--).)*?(\n<!-- end -->)", re.DOTALL)
         if not mark.search(text):
-            raise ValueError(f"no place for the table {name}")
+            raise ValueError(f"{chapter}: no place for the table {name}")
         text = mark.sub(lambda m, make=make: m[1] + "\n" + make() + "\n" + m[2], text)
     return text
 
 
 if __name__ == "__main__":
-    for chapter, tables in TABLES.items():
-        (TEXTS / chapter).write_text(filled((TEXTS / chapter).read_text(encoding="utf-8"), tables), encoding="utf-8")
+    for chapter in TABLES:
+        file = TEXT / chapter
+        file.write_text(filled(chapter, file.read_text(encoding="utf-8")), encoding="utf-8")
     sys.exit(0)

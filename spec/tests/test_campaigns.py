@@ -11,6 +11,7 @@ import chance
 import power
 import record
 import soundness
+import soundness_backward
 import tables
 
 from mha_spec.numerics import PROFILES, STATISTICS, constants_hash
@@ -22,6 +23,7 @@ RUN = "python spec/campaigns/{}.py && python spec/campaigns/tables.py"
     ("name", "code"),
     [
         ("soundness", lambda: record.code(soundness.DEPENDS)),
+        ("soundness_backward", lambda: record.code(soundness_backward.DEPENDS)),
         ("chance", lambda: record.code(chance.DEPENDS, chance.inputs())),
         ("power", lambda: record.code(power.DEPENDS)),
     ],
@@ -44,10 +46,10 @@ def test_a_result_of_other_code_is_old(tmp_path):
 
 @pytest.mark.parametrize("chapter", tables.TABLES)
 def test_the_tables_of_the_text_are_made_from_the_results(chapter):
-    text = (tables.TEXTS / chapter).read_text(encoding="utf-8")
-    assert tables.filled(text, tables.TABLES[chapter]) == text, "python spec/campaigns/tables.py"
+    text = (tables.TEXT / chapter).read_text(encoding="utf-8")
+    assert tables.filled(chapter, text) == text, "python spec/campaigns/tables.py"
     with pytest.raises(ValueError, match="no place for the table"):
-        tables.filled("no table", tables.TABLES[chapter])
+        tables.filled(chapter, "no table")
 
 
 def test_legal_arithmetic_kept_every_bound_in_a_hundred_thousand_runs():
@@ -55,6 +57,17 @@ def test_legal_arithmetic_kept_every_bound_in_a_hundred_thousand_runs():
     assert found["sound"]
     assert {row["profile"] for row in found["rows"]} == set(PROFILES)
     assert sum(row["runs"] for row in found["rows"]) > 100_000
+
+
+def test_legal_gradients_kept_every_bound():
+    """The fp8 profiles are not judged backwards."""
+    found = record.read("soundness_backward")
+    assert found["sound"]
+    assert {row["profile"] for row in found["rows"]} == {name for name in PROFILES if not name.startswith("PE")}
+    for row in found["rows"]:
+        assert all(0 < row[name] < 1 for name in ("query", "key", "value", "bias", "sink_logits"))
+        assert row["zeros"] > 10 and row["left out"] > 1
+    assert sum(row["runs"] for row in found["rows"]) > 30_000
 
 
 def test_legal_arithmetic_kept_every_statistic_with_room():

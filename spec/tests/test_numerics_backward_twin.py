@@ -3,20 +3,38 @@
 import numpy as np
 import pytest
 import twin_bounds_backward as twin
-from test_numerics_twin import D_K, D_V, H_KV, NEAR, B, H, M, N, inputs, projected, rows, times
+from test_numerics_twin import (
+    D_K,
+    D_V,
+    FLUSHING,
+    H_KV,
+    NEAR,
+    B,
+    H,
+    M,
+    N,
+    flushed,
+    inputs,
+    operand_errors,
+    projected,
+    rows,
+    times,
+)
 
 from mha_spec.call import Cotangents
 from mha_spec.numerics import PROFILES
 from mha_spec.numerics_backward import gradient_bound
 from mha_spec.numerics_backward_layer import layer_gradient_bound
 
-SOUND = [p for p in PROFILES.values() if "float8" not in p.io]
+SOUND = [p for p in (*PROFILES.values(), *FLUSHING) if "float8" not in p.io]
 GROUP = 2
 
 
 def arriving(seed, size=1.0):
     r = np.random.default_rng(seed)
-    return size * r.standard_normal((B, H, N, D_V)), r.standard_normal((B, H, N)), r.standard_normal((B, H, N, M))
+    dO = size * r.standard_normal((B, H, N, D_V))
+    dO.flat[::5] *= 1e-5
+    return dO, r.standard_normal((B, H, N)), r.standard_normal((B, H, N, M))
 
 
 def by_twin(q, k, v, dO, dL, dA, p, options, errors=None, e_O=None):
@@ -30,7 +48,7 @@ def by_twin(q, k, v, dO, dL, dA, p, options, errors=None, e_O=None):
             at = [(b, h, i) for i in range(N)]
             each = [twin.Arrives(dO[x].tolist(), e_O[x].tolist(), float(dL[x]), dA[x].tolist()) for x in at]
             group.append(([all_rows[x] for x in at], each))
-        queries, keys, values, heads = twin.of_head(group, options["scale"], p)
+        queries, keys, values, heads = twin.of_head(group, options["scale"], p, np.max(options.get("factors", 1.0)))
         found["query"][b, kv * GROUP : (kv + 1) * GROUP] = queries
         found["key"][b, kv], found["value"][b, kv] = keys, values
         passed |= {(b, kv * GROUP + h, i): x for h, head in enumerate(heads) for i, x in enumerate(head)}
@@ -39,16 +57,17 @@ def by_twin(q, k, v, dO, dL, dA, p, options, errors=None, e_O=None):
 
 @pytest.mark.parametrize("p", SOUND, ids=lambda p: p.name)
 def test_of_attention(p):
-    for which, size in enumerate((1.0, 1e-4, 1.0, 1e-4)):
+    for which, size in enumerate((1.0, 1e-4, 1.0, 1e-37)):
         q, k, v, options = inputs(which, size)
         if "bias" in options:
             options["bias"] = np.broadcast_to(options["bias"][:1, :, :1], (B, H, N, M))
         dO, dL, dA = arriving(which)
-        dO, dL, dA = (dO, dL, dA) if which % 2 else (1e-3 * dO, 0.0 * dL, 0.0 * dA)
+        dO, dL, dA = (dO, dL, dA) if which % 2 else (1e-36 * dO, 0.0 * dL, 0.0 * dA)
         bias = options.get("bias")
         given = {**options, **({} if bias is None else {"bias": bias[:1, :, :1]})}
         bounds = gradient_bound(q, k, v, Cotangents(dO, dL, dA), p, **given)
-        found, passed = by_twin(q, k, v, dO, dL, dA, p, options)
+        errors = operand_errors(q, k, v, p, options["scale"])
+        found, passed = by_twin(q, k, v, dO, dL, dA, p, options, errors, flushed(dO, p))
         if bias is not None:
             found["bias"] = np.zeros((1, H, 1, M, 2))
             see = options["visible"]
@@ -75,6 +94,8 @@ def test_of_a_layer(p, biased):
     w = [0.5 * r.standard_normal(s) for s in ((H, d_q, D_K), (H_KV, d_in, D_K), (H_KV, d_in, D_V), (H, D_V, d_out))]
     c = [r.standard_normal(s) for s in ((H, D_K), (H_KV, D_K), (H_KV, D_V), (d_out,))]
     c = c if biased else [0.0 * a for a in c]
+    for a in (x, y, dY, *w, *c):
+        a.flat[::5] *= 1e-5  # subnormal numbers in float16
     _, dL, dA = arriving(4)
     sink = r.standard_normal(H)
     bounds = layer_gradient_bound(
@@ -117,8 +138,8 @@ def test_of_a_layer(p, biased):
 
 def of_sums(x, errors, Y, terms, p):
     """(..., i), (i, d) -> (..., d, 2): each row's sum and its error, rounded to the operands' type."""
-    found = np.zeros((*x.shape[:-1], Y.shape[-1], 2))
+    found, off = np.zeros((*x.shape[:-1], Y.shape[-1], 2)), flushed(Y, p)
     for at in np.ndindex(*x.shape[:-1]):
-        values, bounds = twin.of_sum(x[at], errors[at], Y, 0.0 * Y, terms, p)
-        found[at] = [(a, twin.rounded(e, a, p.output)) for a, e in zip(values, bounds, strict=True)]
+        values, bounds = twin.of_sum(x[at], errors[at], Y, off, terms, p)
+        found[at] = [(a, twin.rounded(e, a, p)) for a, e in zip(values, bounds, strict=True)]
     return found

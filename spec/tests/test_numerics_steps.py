@@ -6,7 +6,7 @@ from math import e, exp, expm1, inf, log
 import numpy as np
 import pytest
 
-from mha_spec.numerics import PROFILES, attention_bound, error_ratio, merge_bound
+from mha_spec.numerics import PROFILES, attention_bound, error_ratio, merge_bound, profile_of
 from mha_spec.numerics_steps import (
     LARGEST,
     Scores,
@@ -15,6 +15,7 @@ from mha_spec.numerics_steps import (
     eta,
     excess,
     exp_error,
+    flushed,
     gamma,
     overflows,
     projection_error,
@@ -272,3 +273,23 @@ def test_the_profiles_are_those_of_the_text():
         and ALL["P64"].lse == "float64"
         and not any(p.flush for p in ALL.values())
     )
+
+
+def test_what_flushing_may_take():
+    """Below the smallest normal float16, 2^-14, and below the accumulator's 2^-126 once the scale has made it smaller."""
+    flushing = replace(P16, flush=True)
+    x = np.array([2.0**-14, -(2.0**-15), 0.0, np.inf, np.nan, 3.0])
+    assert flushed(x, P16).tolist() == [0] * 6
+    assert flushed(x, flushing).tolist() == [0, 2.0**-15, 0, 0, 0, 0]
+    assert flushed(x, flushing, scale=2.0**-112).tolist() == flushed(x, flushing).tolist()
+    assert flushed(x, flushing, scale=-(2.0**-113)).tolist() == [2.0**-14, 2.0**-15, 0, 0, 0, 0]
+    assert flushed(x, flushing, scale=2.0**-128).tolist() == [2.0**-14, 2.0**-15, 0, 0, 0, 3]
+    assert flushed(x, flushing, scale=4.0).tolist() == flushed(x, flushing).tolist()
+    assert flushed(x, flushing, scale=0.0).tolist() == [2.0**-14, 2.0**-15, 0, 0, 0, 3]
+
+
+def test_a_profile_that_flushes_has_its_own_name():
+    assert profile_of("P32") == P32 and not profile_of("P32").flush
+    assert profile_of("P32 flushing") == replace(P32, flush=True)
+    with pytest.raises(KeyError):
+        profile_of("P33")

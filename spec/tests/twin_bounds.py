@@ -25,8 +25,17 @@ def u(name):
     return 0.0 if name is None else 2.0 ** -BITS[name]
 
 
-def eta(name):
-    return 2.0 ** (LOWEST[name] - BITS[name] + 1)
+def eta(name, p):
+    """The smallest subnormal number, or the smallest normal one where flushing is declared."""
+    return 2.0 ** (LOWEST[name] if p.flush else LOWEST[name] - BITS[name] + 1)
+
+
+def flushed(x, p, scale=1.0):
+    """What an operand may be off by where flushing is declared: all of it where it, or it times the scale, is subnormal (MHA-NUM-23)."""
+    if not p.flush:
+        return 0.0
+    subnormal = abs(x) < 2.0 ** LOWEST[p.io] or abs(x) * min(1.0, abs(scale)) < 2.0 ** LOWEST[p.accumulator]
+    return abs(x) if subnormal else 0.0
 
 
 def g(k, unit):
@@ -70,7 +79,10 @@ class Types:
 
 @dataclass
 class Row:
-    """A query and what it may look at. ``sink`` is a logit or None; dq, dK, dV say by how much operands are off already."""
+    """A query and what it may look at. ``sink`` is a logit or None; dq, dK, dV say by how much operands are off already.
+
+    ``M`` are the factors of dropout (MHA-NUM-24), None without it.
+    """
 
     q: list
     K: list
@@ -83,6 +95,7 @@ class Row:
     dq: list | None = None
     dK: list | None = None
     dV: list | None = None
+    M: list | None = None
 
     def __post_init__(self):
         self.dq = self.dq or [0.0] * len(self.q)
@@ -99,16 +112,16 @@ def finished(row, p):
     for k, dk, b in zip(row.K, row.dK, row.b, strict=True):
         moved = sigma * (dot(row.dq, size(k)) + dot(size(row.q), dk) + dot(row.dq, dk))
         x = row.scale * dot(row.q, k)
-        delta = product * (sigma * dot(size(row.q), size(k)) + moved) + sigma * d * eta(p.accumulator) + moved
+        delta = product * (sigma * dot(size(row.q), size(k)) + moved) + sigma * d * eta(p.accumulator, p) + moved
         delta = delta * (1 + g(1, t.S)) + g(1, t.S) * abs(x)
         s = x
         if row.softcap is not None:
             s, delta = row.softcap * tanh(x / row.softcap), min(delta, 2 * row.softcap) + (12 * t.s + 6 * t.S) * row.softcap
         s += b
-        found.append((s, (delta + (g(3, t.s) + g(1, t.S)) * abs(b)) * (1 + r) + r * abs(s)))
+        found.append((s, (delta + flushed(b, p) + (g(3, t.s) + g(1, t.S)) * abs(b)) * (1 + r) + r * abs(s)))
     if row.sink is not None:
         s = row.sink
-        found.append((s, (g(3, t.s) + g(1, t.S)) * abs(s) * (1 + r) + r * abs(s)))
+        found.append((s, (flushed(s, p) + (g(3, t.s) + g(1, t.S)) * abs(s)) * (1 + r) + r * abs(s)))
     return found
 
 
@@ -119,7 +132,7 @@ def of_exponential(T, R, t):
 
 def floor(p):
     """What a weight may lose near zero, beside its storage."""
-    return eta(p.softmax) * (6 + 2 * abs(log(eta(p.softmax))))
+    return eta(p.softmax, p) * (6 + 2 * abs(log(eta(p.softmax, p))))
 
 
 @dataclass
@@ -152,22 +165,21 @@ def weighed(scores, see, R, p):
     return Weighed(A, log_A, E, L, top + log(ell), log(ell), len(seen) + R)
 
 
-def output_bounds(w, V, dV, see, p):
+def output_bounds(w, V, dV, see, p, M=None):
     """o and B for each channel."""
     t = Types(p)
-    rho = g(1, t.P) + g(1, t.m) + g(w.N, t.a) + g(w.N, t.s) + g(3, t.s)
-    lost = eta(p.weights) if p.weight_scale is None else eta(p.weights) / (p.weight_scale * exp(w.log_ell))
+    rho = g(1, t.P) + g(1, t.m) + g(w.N, t.a) + g(w.N, t.s) + g(3, t.s) + (g(2, t.s) if M else 0.0)
+    M = M or [1.0] * len(V)
+    lost = eta(p.weights, p) if p.weight_scale is None else eta(p.weights, p) / (p.weight_scale * exp(w.log_ell))
     keys = [j for j, there in enumerate(see) if there]
     found = []
     for c in range(len(V[0])):
-        o = sum(w.A[j] * V[j][c] for j in keys)
-        F = (
-            (lost + floor(p)) * exp(w.L + rho) * sum(abs(V[j][c]) + dV[j][c] for j in keys)
-            + w.N * eta(p.accumulator)
-            + eta(p.softmax)
-        )
-        inner = sum(w.A[j] * (expm1(w.E[j] + w.L + rho) * (abs(V[j][c]) + dV[j][c]) + dV[j][c]) for j in keys) + F
-        found.append((o, (1 + 2 * t.o) * inner + 2 * t.o * abs(o) + eta(p.output)))
+        o = sum(M[j] * w.A[j] * V[j][c] for j in keys)
+        size = {j: abs(V[j][c]) + dV[j][c] for j in keys}
+        F = (lost + floor(p)) * exp(w.L + rho) * sum(M[j] * size[j] for j in keys)
+        F += max(1.0, *M) * (w.N * eta(p.accumulator, p) + eta(p.softmax, p))
+        inner = sum(M[j] * w.A[j] * (expm1(w.E[j] + w.L + rho) * size[j] + dV[j][c]) for j in keys) + F
+        found.append((o, (1 + 2 * t.o) * inner + 2 * t.o * abs(o) + eta(p.output, p)))
     return found
 
 
@@ -182,7 +194,9 @@ def weight_bounds(w, keys, p):
     t = Types(p)
     more = w.L + g(w.N, t.s) + g(3, t.s)
     return [
-        0.0 if w.A[j] is None else (1 + 2 * t.o) * (w.A[j] * expm1(w.E[j] + more) + floor(p)) + 2 * t.o * w.A[j] + eta(p.output)
+        0.0
+        if w.A[j] is None
+        else (1 + 2 * t.o) * (w.A[j] * expm1(w.E[j] + more) + floor(p)) + 2 * t.o * w.A[j] + eta(p.output, p)
         for j in range(keys)
     ]
 
@@ -196,18 +210,20 @@ def row_bounds(row, p):
     """(w, [(o, B)], the bound of the lse, [bounds of weights]) of a row that sees something."""
     see = [*row.see, *([True] if row.sink is not None else [])]
     w = weighed(finished(row, p), see, rescalings(len(row.K)), p)
-    return w, output_bounds(w, row.V, row.dV, row.see, p), lse_bound(w, p), weight_bounds(w, len(row.K), p)
+    return w, output_bounds(w, row.V, row.dV, row.see, p, row.M), lse_bound(w, p), weight_bounds(w, len(row.K), p)
 
 
 def projected(x, dx, W, b, p, name):
     """One token through one matrix (w, o): (y, Delta y) by MHA-NUM-13, rounded once to the type ``name``."""
     t, w = Types(p), len(x)
     r = one_after_another(g(w + 1, t.a), g(2, t.m))
+    dx = [e + flushed(a, p) for a, e in zip(x, dx, strict=True)]
+    wide = [abs(a) + e for a, e in zip(x, dx, strict=True)]
     found = []
     for o in range(len(W[0])):
         column = [row[o] for row in W]
         y = dot(x, column) + b[o]
-        error = dot(dx, size(column)) + w * eta(p.accumulator)
-        error += r * (dot([abs(a) + e for a, e in zip(x, dx, strict=True)], size(column)) + abs(b[o]))
-        found.append((y, error * (1 + 2 * u(name)) + 2 * u(name) * abs(y) + eta(name)))
+        error = dot(dx, size(column)) + dot(wide, [flushed(c, p) for c in column]) + flushed(b[o], p)
+        error += r * (dot(wide, size(column)) + abs(b[o])) + w * eta(p.accumulator, p)
+        found.append((y, error * (1 + 2 * u(name)) + 2 * u(name) * abs(y) + eta(name, p)))
     return found

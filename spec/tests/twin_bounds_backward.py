@@ -64,19 +64,20 @@ def passed(row, arrives, p):
     X = exponents(w, p)
     e_A = weight_errors(w, X, p)
     keys = [j for j, there in enumerate(row.see) if there]
-    outputs = twin.output_bounds(w, row.V, row.dV, row.see, p)
+    outputs = twin.output_bounds(w, row.V, row.dV, row.see, p, row.M)
+    M, of_M = row.M or [1.0] * len(row.K), g(2, t.s) if row.M else 0.0
     o, B_o = [y for y, _ in outputs], [bound for _, bound in outputs]
     dO, e_O = [abs(x) for x in arrives.dO], arrives.e_O
     wide = [x + e for x, e in zip(dO, e_O, strict=True)]
 
-    product = one_after_another(g(d_v, t.a), g(2, t.m))
+    product = one_after_another(g(d_v, t.a), g(2, t.m), of_M)
     arrived, e_P = {}, {}
     for j in keys:
         V = [abs(x) for x in row.V[j]]
-        through = dot(arrives.dO, row.V[j])
-        error = product * dot(wide, [x + e for x, e in zip(V, row.dV[j], strict=True)]) + d_v * eta(p.accumulator)
+        through = M[j] * dot(arrives.dO, row.V[j])
+        error = product * dot(wide, [x + e for x, e in zip(V, row.dV[j], strict=True)]) + d_v * eta(p.accumulator, p)
         error += dot(wide, row.dV[j]) + dot(e_O, V)
-        error = error * (1 + g(1, t.S)) + g(1, t.S) * abs(through)
+        error = M[j] * error * (1 + g(1, t.S)) + g(1, t.S) * abs(through)
         arrived[j] = through + arrives.dA[j]
         e_P[j] = error + g(1, t.s) * (abs(arrived[j]) + abs(arrives.dA[j]))
     D = sum(w.A[j] * arrived[j] for j in keys)
@@ -88,7 +89,7 @@ def passed(row, arrives, p):
 
     size_o = [abs(y) + bound for y, bound in zip(o, B_o, strict=True)]
     by_output = dot(dO, B_o) + dot(e_O, size_o) + g(d_v, t.s) * dot(wide, size_o) + of_sum(arrives.dA, dict.fromkeys(keys, 0.0))
-    e_D = max(by_output, of_sum(arrived, e_P)) + (d_v + 1) * eta(p.softmax)
+    e_D = max(by_output, of_sum(arrived, e_P)) + (d_v + 1) * eta(p.softmax, p)
 
     delta = finished_before_bias(row, p)
     dS, e_S, dX, stored = ([0.0] * len(row.K) for _ in range(4))
@@ -97,7 +98,7 @@ def passed(row, arrives, p):
         e_r = e_P[j] + e_D
         e_r += g(3, t.s) * (abs(arrived[j]) + abs(arrives.dA[j]) + abs(D) + abs(arrives.dL) + e_P[j] + e_D)
         dS[j] = w.A[j] * r
-        e_S[j] = (e_A[j] * abs(r) + (w.A[j] + e_A[j]) * e_r) * (1 + g(2, t.s)) + g(2, t.s) * abs(dS[j]) + eta(p.softmax)
+        e_S[j] = (e_A[j] * abs(r) + (w.A[j] + e_A[j]) * e_r) * (1 + g(2, t.s)) + g(2, t.s) * abs(dS[j]) + eta(p.softmax, p)
         slope, e_slope = 1.0, 0.0
         if row.softcap is not None:
             tau = tanh(row.scale * dot(row.q, row.K[j]) / row.softcap)
@@ -105,7 +106,7 @@ def passed(row, arrives, p):
             slope, e_slope = 1.0 - tau**2, min(2 * abs(tau) * off + off**2, 1.0) + g(3, t.s)
         dX[j] = dS[j] * slope
         error = e_S[j] * (slope + e_slope) + abs(dS[j]) * e_slope
-        lost = eta(p.weights) * max(1.0, 1.0 / abs(row.scale))  # the scale may come before or after the storage
+        lost = eta(p.weights, p) * max(1.0, 1.0 / abs(row.scale))  # the scale may come before or after the storage
         stored[j] = error * (1 + g(1, t.P)) + g(1, t.P) * abs(dX[j]) + lost
     return Passed(w, X, o, B_o, D, e_D, dS, e_S, dX, stored)
 
@@ -118,14 +119,15 @@ def finished_before_bias(row, p):
     return [(delta - r * abs(s)) / (1 + r) for s, delta in twin.finished(bare, p)]
 
 
-def rounded(error, value, name):
-    return error * (1 + 2 * twin.u(name)) + 2 * twin.u(name) * abs(value) + eta(name)
+def rounded(error, value, p):
+    """One rounding to the operand's type."""
+    return error * (1 + 2 * twin.u(p.output)) + 2 * twin.u(p.output) * abs(value) + eta(p.output, p)
 
 
 def scaled(error, value, scale, p):
     """The product with the scale, four roundings, and one to the operand's type."""
     four = g(4, twin.Types(p).s)
-    return rounded(abs(scale) * error * (1 + four) + four * abs(value), value, p.output)
+    return rounded(abs(scale) * error * (1 + four) + four * abs(value), value, p)
 
 
 def of_sum(x, errors, Y, dY, terms, p):
@@ -135,13 +137,13 @@ def of_sum(x, errors, Y, dY, terms, p):
     r = one_after_another(g(terms, t.a), g(2, t.m))
     size = np.abs(Y) + dY
     moved = errors @ size + np.abs(x) @ dY
-    return x @ Y, moved + r * ((np.abs(x) + errors) @ size) + terms * eta(p.accumulator)
+    return x @ Y, moved + r * ((np.abs(x) + errors) @ size) + terms * eta(p.accumulator, p)
 
 
-def of_head(group, scale, p):
+def of_head(group, scale, p, most=1.0):
     """Rows of the query heads that share one key head, as [(rows, what arrives)] -> gradients of queries, keys, values with bounds.
 
-    Also what each row passes on. Keys and values are those of the first row.
+    Also what each row passes on. Keys and values are those of the first row. ``most`` is the largest factor of dropout, or 1.
     """
     t = twin.Types(p)
     heads = [[passed(row, arrives, p) for row, arrives in zip(rows, arriving, strict=True)] for rows, arriving in group]
@@ -162,8 +164,8 @@ def of_head(group, scale, p):
             values.append([(0.0, 0.0)] * d_v)
             continue
         c, error = 0.0, 0.0
-        v, e_v = np.zeros(d_v), np.zeros(d_v) + seen * eta(p.accumulator)
-        rho = g(1, t.P) + g(2, t.m) + g(seen, t.a)
+        v, e_v = np.zeros(d_v), np.zeros(d_v) + seen * eta(p.accumulator, p) * most
+        rho = g(1, t.P) + g(2, t.m) + g(seen, t.a) + (g(2, t.s) if first.M else 0.0)
         for (rows, arriving), found in zip(group, heads, strict=True):
             y, e = of_sum(
                 [x.dX[j] for x in found], [x.stored[j] for x in found], [r.q for r in rows], [r.dq for r in rows], seen, p
@@ -172,12 +174,12 @@ def of_head(group, scale, p):
             for row, arrives, x in zip(rows, arriving, found, strict=True):
                 if row.see[j]:
                     A, dO, e_O = x.w.A[j], np.asarray(arrives.dO), np.asarray(arrives.e_O)
-                    v += A * dO
-                    e_v += (A * expm1(x.X[j] + rho) + (twin.floor(p) + eta(p.weights)) * exp(rho)) * (
-                        np.abs(dO) + e_O
-                    ) + A * e_O
+                    factor = row.M[j] if row.M else 1.0
+                    v += factor * A * dO
+                    grown = A * expm1(x.X[j] + rho) + (twin.floor(p) + eta(p.weights, p)) * exp(rho)
+                    e_v += factor * (grown * (np.abs(dO) + e_O) + A * e_O)
         keys.append([(scale * y, scaled(e, scale * y, scale, p)) for y, e in zip(c, error, strict=True)])
-        values.append([(y, rounded(e, y, p.output)) for y, e in zip(v, e_v, strict=True)])
+        values.append([(y, rounded(e, y, p)) for y, e in zip(v, e_v, strict=True)])
     return queries, keys, values, heads
 
 
@@ -186,9 +188,9 @@ def of_bias(pairs, p):
     t, n = twin.Types(p), len(pairs)
     if not n:
         return 0.0, 0.0
-    errors = [e * (1 + g(1, t.P)) + g(1, t.P) * abs(x) + eta(p.weights) for x, e in pairs]
+    errors = [e * (1 + g(1, t.P)) + g(1, t.P) * abs(x) + eta(p.weights, p) for x, e in pairs]
     value, size = sum(x for x, _ in pairs), sum(abs(x) for x, _ in pairs)
-    return value, rounded(sum(errors) + g(n, t.a) * (size + sum(errors)) + n * eta(p.accumulator), value, p.output)
+    return value, rounded(sum(errors) + g(n, t.a) * (size + sum(errors)) + n * eta(p.accumulator, p), value, p)
 
 
 def of_sink(rows, dLs, p):
@@ -201,4 +203,4 @@ def of_sink(rows, dLs, p):
         terms.append((share * r, error * (1 + g(1, t.s)) + g(1, t.s) * abs(share * r)))
     value, e = sum(x for x, _ in terms), sum(e for _, e in terms)
     size = sum(abs(x) for x, _ in terms)
-    return value, rounded(e + g(len(terms), t.a) * (size + e) + len(terms) * eta(p.accumulator), value, p.output)
+    return value, rounded(e + g(len(terms), t.a) * (size + e) + len(terms) * eta(p.accumulator, p), value, p)

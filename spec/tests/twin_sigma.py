@@ -41,13 +41,19 @@ def row_sigmas(row, p, grade):
         of_key.append((t.m**2 + t.s**2) * row.scale**2 * sum((a * c) ** 2 for a, c in zip(row.q, K[j], strict=True)))
         pair = (d * t.a**2 * size**2 + of_key[j] + (t.s**2 + t.S**2) * x[j] ** 2) * slope[j] ** 2
         pair += (2 * t.s**2 + t.S**2) * (s[j] ** 2 + b[j] ** 2) + t.s**2 * t_[j] ** 2 + 4 * t.s**2 * (3 + 2 * abs(t_[j])) ** 2
-        pair += (row.scale * d * eta(p.accumulator)) ** 2
+        pair += (row.scale * d * eta(p.accumulator, p)) ** 2
         w.append(pair if row.softcap is None else pair + (144 * t.s**2 + 3 * t.S**2) * z[j] ** 2)
     if 8 * sqrt(0.4 * max(w[j] + of_key[j] for j in keys)) > 1 / 4:
         return [inf] * len(o), A, o, slope
+    of_key = [
+        max(twin.flushed(c, p, row.scale) for c in k) + max(twin.flushed(c, p) for c in v) for k, v in zip(K, V, strict=True)
+    ]
+    lost = any(twin.flushed(c, p, row.scale) for c in row.q)
+    if lost or any(of_key[j] or twin.flushed(row.b[j], p) for j in range(len(row.K)) if row.see[j]):
+        return [inf] * len(o), A, o, slope  # what is flushed is no chance (MHA-NUM-23)
 
     ones = [1.0] * len(s)
-    lost = eta(p.weights) if p.weight_scale is None else eta(p.weights) / (p.weight_scale * ell)
+    lost = eta(p.weights, p) if p.weight_scale is None else eta(p.weights, p) / (p.weight_scale * ell)
     below = sum(A[j] for j in alone)
     mean = sum(A[j] * t_[j] for j in alone) / below if below else 0.0
     spread = sum(A[j] * (t_[j] - mean) ** 2 for j in alone) / below if below else 0.0
@@ -67,7 +73,7 @@ def row_sigmas(row, p, grade):
         constant += t.s**2 * D(z, c) ** 2 if row.softcap is not None else 0.0
         constant += t.P**2 * o[c] ** 2 if alike else 0.0
         small = sum(min(A[j], lost + twin.floor(p)) * abs(V[j][c]) for j in keys)
-        constant += (small + N * eta(p.accumulator) + eta(p.softmax) + eta(p.output)) ** 2
+        constant += (small + N * eta(p.accumulator, p) + eta(p.softmax, p) + eta(p.output, p)) ** 2
         variance = 0.4 * (S(w, c, o[c]) + (t.m**2 + t.s**2) * of_query + after) + constant
         if grade == "ANY":
             by_scores = (g(d, t.a) + 4 * t.m + 8 * t.s + 2 * t.S) * abs(D(moved, c)) + (12 * t.s + 2 * t.S) * abs(D(s, c))

@@ -1,7 +1,7 @@
 """Attention on CuPy arrays, by one of two layers, which ``choose`` names and ``explain`` tells.
 
-``fused`` is one kernel of our own on tensor cores, for half types from compute capability 8.0 on; ``unfused`` is cuBLAS for the
-two products and our softmax between them, for everything else.
+``fused`` are kernels of our own on tensor cores, one for the forward and three for the gradients, for half types from compute
+capability 8.0 on; ``unfused`` is cuBLAS for the products and our kernels between them, for everything else.
 
 .. warning:: Compiled for GPUs and run on an emulator of them; **not yet run on a GPU**.
    Bitwise non-interference (MHA-MASK-19) is what the kernels are written for and is therefore not claimed:
@@ -22,10 +22,12 @@ __all__ = [
     "attention",
     "attention_statistics",
     "attention_varlen",
+    "attention_vjp",
     "create",
     "merge_partials",
     "multi_head_attention",
     "multi_head_attention_over",
+    "multi_head_attention_vjp",
     "project_keys_values",
 ]
 
@@ -33,5 +35,6 @@ _api = bind(create())
 attention = _api.attention
 multi_head_attention = _api.multi_head_attention
 merge_partials = _api.merge_partials
+attention_vjp, multi_head_attention_vjp = _api.attention_vjp, _api.multi_head_attention_vjp
 attention_varlen, attention_statistics = _api.attention_varlen, _api.attention_statistics
 project_keys_values, multi_head_attention_over = _api.project_keys_values, _api.multi_head_attention_over

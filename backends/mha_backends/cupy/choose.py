@@ -38,8 +38,37 @@ class Fused(NamedTuple):
         return f"fused: {self.element}, d_k {self.d_k}, d_v {self.d_v}, {form}, tiles of {QUERIES} queries and {self.keys} keys"
 
 
+class FusedBackward(NamedTuple):
+    """``kernels/backward.cu`` and what stands behind it, compiled for this element type, these widths and this form."""
+
+    element: str
+    d_k: int
+    d_v: int
+    form: Form
+
+    @property
+    def held(self) -> int:
+        """Rows that a block holds: queries for dQ, keys for dK and dV."""
+        return 64 if self.d_k + self.d_v <= 256 else 32
+
+    @property
+    def passing(self) -> int:
+        """Rows that pass by at a time: as many as registers hold, which looking at single pairs needs as well."""
+        return 32 if self.d_k + self.d_v <= (192 if self.form == "BY_PAIR" else 256) else 16
+
+    @property
+    def slices(self) -> int:
+        """Blocks that share the channels of dK and dV of one tile of keys, where registers cannot hold all of them."""
+        return 2 if self.d_k + self.d_v > 256 and min(self.d_k, self.d_v) >= 32 else 1
+
+    def __str__(self) -> str:
+        form = self.form.lower().replace("_", " ")
+        tiles = f"{self.held} rows held, {self.passing} passing by"
+        return f"fused backward: {self.element}, d_k {self.d_k}, d_v {self.d_v}, {form}, {tiles}"
+
+
 class Unfused(NamedTuple):
-    """Two products by cuBLAS and our softmax between them, and why."""
+    """Products by cuBLAS and our kernels between them, and why."""
 
     why: str
 
@@ -47,8 +76,14 @@ class Unfused(NamedTuple):
         return f"unfused: cuBLAS and softmax_rows, because {self.why}"
 
 
-def choose(capability: int, dtype: str, sizes: Sizes, options: frozenset[str]) -> Fused | Unfused:
-    """The layer for a device of this compute capability (90 is 9.0) and a call with these ``options`` (``options_of``)."""
+Layer: TypeAlias = Fused | FusedBackward | Unfused
+
+
+def choose(capability: int, dtype: str, sizes: Sizes, options: frozenset[str]) -> Layer:
+    """The layer for a device of this compute capability (90 is 9.0) and a call with these ``options`` (``options_of``).
+
+    With ``"vjp"`` among them it is the layer of the gradients.
+    """
     batch, h, _, n, m, d_k, d_v = sizes
     if dtype not in ("float16", "bfloat16"):
         return Unfused(f"{dtype} is no half type")
@@ -58,12 +93,21 @@ def choose(capability: int, dtype: str, sizes: Sizes, options: frozenset[str]) -
         )
     if "weights" in options:
         return Unfused("the weights are asked for")
+    if "grad_weights" in options:
+        return Unfused("a gradient of the weights arrives")
     if max(d_k, d_v) > WIDTHS[-1]:
         return Unfused(f"{'d_k' if d_k > WIDTHS[-1] else 'd_v'} = {max(d_k, d_v)} is above {WIDTHS[-1]}")
-    if prod(batch) * h * -(-n // QUERIES) > MOST_BLOCKS or m > MOST_KEYS - 2 * QUERIES:
-        return Unfused("a grid has at most 2^31 - 1 blocks, and the kernel counts keys in an int")
     k, v = (next(width for width in WIDTHS if width >= d) for d in (d_k, d_v))
-    return Fused(dtype, k, v, _form(options))
+    heads = prod(batch) * h
+    if "vjp" not in options:
+        if heads * -(-n // QUERIES) > MOST_BLOCKS or m > MOST_KEYS - 2 * QUERIES:
+            return Unfused("a grid has at most 2^31 - 1 blocks, and the kernel counts keys in an int")
+        return Fused(dtype, k, v, _form(options))
+    backward = FusedBackward(dtype, k, v, _form(options))
+    blocks = heads * max(-(-n // backward.held), backward.slices * -(-m // backward.held))
+    if blocks > MOST_BLOCKS or max(n, m) > MOST_KEYS - 2 * QUERIES:
+        return Unfused("a grid has at most 2^31 - 1 blocks, and the kernels count queries and keys in an int")
+    return backward
 
 
 def _form(options: frozenset[str]) -> Form:

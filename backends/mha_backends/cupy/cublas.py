@@ -86,19 +86,23 @@ def ready(cuda: Cuda, x: Array) -> Array:
     return x if x.size == 0 or layout(x) else cuda.cupy.ascontiguousarray(x)
 
 
-def multiply(cuda: Cuda, tf32: bool, a: Array, b: Array, out: Array) -> None:
-    """out = a b: ``a (*batch, r, k)``, ``b (*batch, k, c)``, ``out (*batch, r, c)``; a and b ``ready``, out contiguous."""
+def multiply(cuda: Cuda, tf32: bool, a: Array, b: Array, out: Array, *, add: bool = False) -> None:
+    """out = a b: ``a (*batch, r, k)``, ``b (*batch, k, c)``, ``out (*batch, r, c)``; a and b ``ready``, out contiguous.
+
+    With ``add`` the product is added to what ``out`` holds.
+    """
     if out.size == 0:
         return
     if a.shape[-1] == 0:
-        out.fill(0)
+        if not add:
+            out.fill(0)
         return
     left, right, into = layout(a), layout(b), layout(out)
     assert left is not None, "the first factor must be ready"
     assert right is not None, "the second factor must be ready"
     assert into is not None, "the result must be contiguous"
     compute = compute_type(dtype_name(a), tf32)
-    one, zero = np.ones(1, real_of(out)), np.zeros(1, real_of(out))
+    one, kept = np.ones(1, real_of(out)), np.full(1, float(add), real_of(out))
     cublas, handle = cuda.cublas()
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
     sizes, strides = merge_axes(tuple(out.shape[:-2]), (right.batch, left.batch, into.batch))
@@ -116,7 +120,7 @@ def multiply(cuda: Cuda, tf32: bool, a: Array, b: Array, out: Array) -> None:
             handle, TRANSPOSED if right.transposed else PLAIN, TRANSPOSED if left.transposed else PLAIN,
             columns, rows, inner, one.ctypes.data,
             at[0], DATA_TYPE[dtype_name(b)], right.leading, strides[0][axis],
-            at[1], DATA_TYPE[dtype_name(a)], left.leading, strides[1][axis], zero.ctypes.data,
+            at[1], DATA_TYPE[dtype_name(a)], left.leading, strides[1][axis], kept.ctypes.data,
             at[2], DATA_TYPE[dtype_name(out)], into.leading, strides[2][axis],
             sizes[axis], compute, DEFAULT_ALGORITHM,
         )  # fmt: skip

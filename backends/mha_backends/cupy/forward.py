@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from mha_backends.cupy import fused, unfused
-from mha_backends.cupy.choose import Fused, Unfused, choose, options_of
+from mha_backends.cupy.choose import Fused, Layer, choose, options_of
 from mha_backends.cupy.devices import Cuda, require_device
 from mha_backends.cupy.options import one_batch_axis
 from mha_backends.cupy.params import real_of
@@ -26,8 +26,8 @@ def attend(cuda: Cuda, tf32: bool, call: Call) -> AttentionResult:
         result = AttentionResult(output, weights, lse)
         if prod(batch) * h * n > 0:
             layer = _layer(call)
-            for part, into in one_batch_axis(call, result):
-                b = prod(part.sizes.batch)
+            for part, arrays in one_batch_axis(call, result._asdict()):
+                b, into = prod(part.sizes.batch), AttentionResult(**arrays)
                 if isinstance(layer, Fused):
                     fused.attend(cuda, layer, part, into, b)
                 else:
@@ -44,5 +44,5 @@ def explain(call: Call) -> str:
     return f"{layer}, chunks of {unfused.chunk_of(prod(batch) * h, n, m)} queries"
 
 
-def _layer(call: Call) -> Fused | Unfused:
+def _layer(call: Call) -> Layer:
     return choose(int(call.query.device.compute_capability), dtype_name(call.query), call.sizes, options_of(call))

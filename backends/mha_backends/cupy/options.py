@@ -1,6 +1,6 @@
 """The options of a call as the kernels see them: pointers, strides in bytes, numbers; one stride over all batch items."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,6 +11,10 @@ from mha_backends.cupy.params import EXPONENT, FLOATS, pointer, reading, real_of
 from mha_spec.call import Array, AttentionResult, Call, dtype_name
 
 _PER_BATCH_ITEM = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
+
+
+OF_SCORES = ("dbias", "grad_weights")
+"""Arrays of a call's backward that have the axes of the scores."""
 
 
 class Described(NamedTuple):
@@ -56,18 +60,18 @@ def describe(call: Call, b: int, result: AttentionResult) -> Described:
     return Described(fields, tuple(alive))
 
 
-def one_batch_axis(call: Call, result: AttentionResult) -> Iterator[tuple[Call, AttentionResult]]:
-    """The call, or its parts along the first batch axis, such that mask and bias have one stride over all batch items.
+def one_batch_axis(call: Call, arrays: Mapping[str, Array | None]) -> Iterator[tuple[Call, dict[str, Array | None]]]:
+    """The call, or its parts along the first batch axis, such that what is of n x m elements has one stride over all batch items.
 
-    They are the arrays of n x m elements, which may be broadcast over some batch axes and not over others:
-    to walk them as one axis they would have to be copied out.
+    Such arrays may be broadcast over some batch axes and not over others: to walk them as one axis they would have to be copied
+    out. ``arrays`` are what else has the batch axes of the call, and are cut along with it.
     """
-    if all(x is None or score_strides(x, call) for x in (call.mask, call.bias)):
-        yield call, result
+    if all(x is None or score_strides(x, call) for x in (call.mask, call.bias, *(arrays.get(name) for name in OF_SCORES))):
+        yield call, dict(arrays)
         return
     for t in range(call.sizes.batch[0]):
         part = replace(call, **{name: _item(getattr(call, name), t) for name in _PER_BATCH_ITEM})
-        yield from one_batch_axis(part, AttentionResult(*(_item(x, t) for x in result)))
+        yield from one_batch_axis(part, {name: _item(x, t) for name, x in arrays.items()})
 
 
 def _item(x: Any, t: int) -> Any:

@@ -10,9 +10,13 @@ FLOATS = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F80_0000, "float64": 0x7FF0_0000_0000_0000}
 """The exponent bits of each type: where all are set, the number is NaN or an infinity."""
 
-_POINTERS_OUT = "scores shares divisors notes weights lse acc output clean tainted"
+_POINTERS_OUT = (
+    "scores shares divisors notes weights lse acc output clean tainted dscores products rests sink_terms dqueries dkeys dvalues"
+)
 _READ = {
-    "queries": "b h i c", "keys": "b h j c", "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "sinks": "h",
+    "queries": "b h i c", "keys": "b h j c", "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "outputs": "b h i c",
+    "lses": "b h i", "grads": "b h i c", "grad_lses": "b h i",
+    "grad_weights": "b h i j", "dbias": "b h i j", "sinks": "h",
     "offsets": "b", "lengths": "b", "query_segments": "b i", "key_segments": "b j",
 }  # fmt: skip
 """The arrays that a kernel reads, and the axes for which it is given a stride."""

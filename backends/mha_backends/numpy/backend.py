@@ -47,6 +47,7 @@ def _create(threads: int | None) -> Backend:
             strict=True,
             determinism="batch-invariant",
             grade="RN",
+            memory="linear",
         ),
     )
 

@@ -30,7 +30,8 @@ class Blocks(NamedTuple):
     """A tile is ``rows`` queries, those of a group together, by ``columns`` keys.
 
     A head of up to half ``pack`` scores is packed: it is one tile, and with other heads and items, up to ``pack`` scores,
-    one task. Larger heads share a task, and the cost of each step in Python, where their tiles have up to twice ``pack`` scores.
+    one task. Larger heads share a task, and what each step costs in Python, where their tiles have up to twice ``pack``
+    scores: that is a tenth of a causal call at 512 tokens.
     """
 
     rows: int
@@ -39,13 +40,18 @@ class Blocks(NamedTuple):
 
 
 FULL = Blocks(512, 528)
-BAND = Blocks(128, 784)
-"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal."""
+BAND = Blocks(256, 784)
+"""By measurement. Under a band the rows decide how much is computed in vain beside the diagonal: there are at most these many,
+a sixteenth of what the longest row sees if that is less, and never less than half."""
 
 
 def usual_blocks(call: Call, bytes_each: int) -> Blocks:
     """Blocks whose scores, of this many bytes each, fit a megabyte of cache."""
     rows, columns, pack = FULL if call.band is None else BAND
+    if call.band is not None:
+        n, (left, right) = call.query.shape[-2], call.band
+        seen = n if left is None or right is None else min(n, left + right + 1)
+        rows = min(rows, max(seen // 256 * 16, rows // 2))
     return Blocks(rows, columns * 4 // bytes_each, pack * 4 // bytes_each)
 
 

@@ -14,7 +14,7 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import WorkItem
 
 from mutation.mutants import MODULES, ROOT, SAMPLE, Mutant, module_hash, sample
-from mutation.selection import COMMAND, FILES, SECONDS
+from mutation.selection import COMMAND, FILES
 
 WORK = ROOT / "build/mutation"
 COPY, SESSION, CONFIG, KEPT = WORK / "copy", WORK / "session.sqlite", WORK / "session.toml", WORK / "kept.json"
@@ -27,11 +27,11 @@ def run(recorded: dict[str, Any], size: int = SAMPLE) -> dict[str, Any]:
     if not _as_it_is():
         _copied()
     started = time.monotonic()
-    _there(*COMMAND, str(ROOT))
+    _there(*COMMAND)
     seconds = round(time.monotonic() - started)
     if not KEPT.exists():
         _chosen(recorded, size)
-    _there("cosmic-ray", "exec", str(CONFIG), str(SESSION))
+    _there(sys.executable, "-m", "mutation.worker", str(SESSION))
     rows: Rows = [*json.loads(KEPT.read_text(encoding="utf-8")), *_outcomes()]
     rows.sort(key=lambda row: (MODULES.index(row["module"]), row["line"], row["operator"], row["occurrence"]))
     return {"selection": seconds, "modules": {module: module_hash(module) for module in MODULES}, "rows": rows}
@@ -62,8 +62,8 @@ def _there(*command: str) -> None:
 def _chosen(recorded: dict[str, Any], size: int) -> None:
     """A session of the sample without what is known already, which is kept beside it."""
     CONFIG.write_text(
-        f"[cosmic-ray]\nmodule-path = {list(MODULES)}\ntimeout = {SECONDS}\nexcluded-modules = []\n"
-        f'test-command = "{" ".join((*COMMAND, str(ROOT)))}"\n\n[cosmic-ray.distributor]\nname = "local"\n',
+        f"[cosmic-ray]\nmodule-path = {list(MODULES)}\ntimeout = 0\nexcluded-modules = []\ntest-command = ''\n\n"
+        "[cosmic-ray.distributor]\nname = 'local'\n",
         encoding="utf-8",
     )
     _there("cosmic-ray", "init", "--force", str(CONFIG), str(SESSION))

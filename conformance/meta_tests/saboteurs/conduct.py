@@ -40,6 +40,19 @@ class ValueReturned(Honest):
         return found._replace(output=call.value) if plain and call.query.shape[-3] == call.key.shape[-3] else found
 
 
+@breaks("MHA-EXEC-3", "one buffer of each shape is returned again and again")
+class BufferReturned(Honest):
+    def __init__(self):
+        self.buffers = {}
+
+    def after(self, result):
+        if not isinstance(result, np.ndarray):
+            return result
+        buffer = self.buffers.setdefault((result.shape, result.dtype), result)
+        np.copyto(buffer, result)
+        return buffer
+
+
 @breaks("MHA-EXEC-4", "ROCm/pytorch#3230: the value is read with the strides of the key", bug="B111")
 class ValueStridesOfKey(Honest):
     def attend(self, call):

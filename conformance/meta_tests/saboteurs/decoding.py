@@ -90,7 +90,7 @@ class Overflowing(KVCache):
             return super().append(key, value, counts)
 
 
-@breaks("MHA-CACHE-5", "Dao-AILab/flash-attention#638: no bounds are checked")
+@breaks("MHA-CACHE-5", "Dao-AILab/flash-attention#638: no bounds are checked", bug="B174")
 class FullStartsAgain(Honest):
     cache = Overflowing
 
@@ -148,12 +148,46 @@ class ReorderWithoutLengths(Honest):
     cache = LengthsStay
 
 
+class SlotsWrap(KVCache):
+    def append(self, key, value, counts=None):
+        held = super().append(key, value, counts)
+        for buffer, tokens in ((self._key, key), (self._value, value)):
+            if len(buffer) > 1:
+                buffer[0, :, self._held[0] - tokens.shape[-2] : self._held[0]] = tokens[-1]
+        return held
+
+
+@breaks(
+    "MHA-CACHE-3",
+    "Dao-AILab/flash-attention#772: the number of a slot wraps, and the last one writes into the first",
+    bug="B136",
+)
+class SlotNumberWraps(Honest):
+    cache = SlotsWrap
+
+
+class SharedCells(KVCache):
+    def evict(self):
+        if self._left is not None and self._key is not None:
+            longest = int(self._held.max(initial=0))
+            for b in np.ndindex(self._held.shape):
+                lost = max(longest - self._left, 0)
+                for buffer in (self._key, self._value):
+                    buffer[(*b, slice(None), slice(max(int(self._held[b]) - self._left, 0), lost))] = 0
+        super().evict()
+
+
+@breaks("MHA-CACHE-9", "ikawrakow/ik_llama.cpp#2186: the last cells are kept, of all sequences together", bug="B175")
+class CellsOfAllSequences(Honest):
+    cache = SharedCells
+
+
 class ShortWindow(KVCache):
     def __init__(self, *, capacity=None, window=None):
         super().__init__(capacity=capacity, window=None if window is None else (window[0] - 1, window[1]))
 
 
-@breaks("MHA-CACHE-9", "huggingface/transformers#37574: one token too many makes room")
+@breaks("MHA-CACHE-9", "huggingface/transformers#37574: one token too many makes room", bug="B171")
 class EvictsOneTooMany(Honest):
     cache = ShortWindow
 

@@ -32,14 +32,14 @@ class GradOutputBroadcast(HonestGradients):
         return found | {"vjp": lenient}
 
 
-@breaks("MHA-GRAD-3", "pytorch/pytorch#148476: the saved lse is not there")
+@breaks("MHA-GRAD-3", "pytorch/pytorch#148476: the saved lse is not there", bug="B161")
 class SavedLseZero(HonestGradients):
     def forward(self, call):
         found = super().forward(call)
         return found if self.kept is None else found | {"a": found["a"] * np.exp(found["lse"])[..., None]}
 
 
-@breaks("MHA-GRAD-4", "flagos-ai/FlagGems#898: rows of padding overwrite the next head")
+@breaks("MHA-GRAD-4", "flagos-ai/FlagGems#898: rows of padding overwrite the next head", bug="B123")
 class ValueTailClobbers(HonestGradients):
     def value_gradient(self, a, dO, see):
         found = super().value_gradient(a, dO, see)
@@ -58,7 +58,9 @@ class ValueLosesLastQuery(HonestGradients):
 
 
 @breaks(
-    "MHA-GRAD-4", "Dao-AILab/flash-attention#2541: written with contiguous strides where value is a view of a packed buffer"
+    "MHA-GRAD-4",
+    "Dao-AILab/flash-attention#2541: written with contiguous strides where value is a view of a packed buffer",
+    bug="B116",
 )
 class ValueGradientContiguous(HonestGradients):
     def value_gradient(self, a, dO, see):
@@ -67,7 +69,7 @@ class ValueGradientContiguous(HonestGradients):
         return np.swapaxes(found, -2, -3).reshape(found.shape) if packed else found
 
 
-@breaks("MHA-GRAD-4", "huggingface/diffusers#14341: saved keys and values are transposed a second time")
+@breaks("MHA-GRAD-4", "huggingface/diffusers#14341: saved keys and values are transposed a second time", bug="B108")
 class SavedTransposed(HonestGradients):
     def forward(self, call):
         h, m = call.key.shape[-3:-1]
@@ -80,7 +82,7 @@ class SavedTransposed(HonestGradients):
         return found | {"k": k, "v": v, "a": a, "lse": lse}
 
 
-@breaks("MHA-GRAD-4", "NVIDIA/cudnn-frontend#160, Dao-AILab/flash-attention#334: NaN where the length is no multiple of a tile")
+@breaks("MHA-GRAD-4", "NVIDIA/cudnn-frontend#160, Dao-AILab/flash-attention#334: NaN where no tile is filled", bug="B125 B127")
 class TailIsNan(HonestGradients):
     def forward(self, call):
         found = super().forward(call)
@@ -104,7 +106,7 @@ class FirstTileWithoutD(HonestGradients):
         return super().score_gradient(a, dP, D, dL)
 
 
-@breaks("MHA-GRAD-5", "NVIDIA/TransformerEngine#3216: D of the first batch item for all of them")
+@breaks("MHA-GRAD-5", "NVIDIA/TransformerEngine#3216: D of the first batch item for all of them", bug="B160")
 class DOfFirstItem(HonestGradients):
     def mean(self, D):
         return np.broadcast_to(D[:1], D.shape) if D.ndim > 3 else D
@@ -173,7 +175,7 @@ class CapWithoutSlope(HonestGradients):
         return dS
 
 
-@breaks("MHA-GRAD-10", "HKUSTDial/flash-sparse-attention#190: the bias's gradient of the first batch item and head")
+@breaks("MHA-GRAD-10", "HKUSTDial/flash-sparse-attention#190: the bias's gradient of the first batch item and head", bug="B162")
 class BiasOfFirst(HonestGradients):
     def bias_gradient(self, dS, bias):
         for axis in range(dS.ndim - 2):
@@ -213,7 +215,9 @@ class GroupTiled(HonestGradients):
         return x.reshape(*b, h // h_kv if h_kv else 1, h_kv, m, d).sum(-4)
 
 
-@breaks("MHA-GRAD-13", "pytorch/pytorch#41508, mindspore-lab/mindone#1229: the weights of an empty row stay NaN")
+@breaks(
+    "MHA-GRAD-13", "pytorch/pytorch#41508, mindspore-lab/mindone#1229: the weights of an empty row stay NaN", bug="B052 B198"
+)
 class EmptyRowsNan(HonestGradients):
     def forward(self, call):
         found = super().forward(call)
@@ -229,7 +233,7 @@ class EmptyRowsUniform(HonestGradients):
         return found | {"a": np.where(empty, 1.0 / max(found["a"].shape[-1], 1), found["a"]), "see": found["see"] | empty}
 
 
-@breaks("MHA-GRAD-14", "xlite-dev/ffpa-attn#300: causal from the top left, backwards")
+@breaks("MHA-GRAD-14", "xlite-dev/ffpa-attn#300: causal from the top left, backwards", bug="B040")
 class CausalTopLeftBackwards(HonestGradients):
     def visible_backward(self, call):
         if call.band == (None, 0) and call.key.shape[-2] > call.query.shape[-2]:
@@ -238,7 +242,7 @@ class CausalTopLeftBackwards(HonestGradients):
         return self.visible(call)
 
 
-@breaks("MHA-GRAD-14", "Dao-AILab/flash-attention#2324: gradients of what is beyond the length are not written")
+@breaks("MHA-GRAD-14", "Dao-AILab/flash-attention#2324: gradients of what is beyond the length are not written", bug="B143")
 class BeyondTheLengthUnwritten(HonestGradients):
     def rounded(self, call, **found):
         if call.key_lengths is not None:

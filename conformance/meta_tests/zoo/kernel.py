@@ -86,7 +86,14 @@ class Eager(Honest):
         some = np.where(total == 0, total.dtype.type(1), total)
         a = np.where(see, e / some, e.dtype.type(0))
         lse = np.where(total == 0, -np.inf, shift + self.log(some)).astype(e.dtype)
-        return self.values(self.read(a, call.query.dtype), v, see), a, self.natural(lse[..., 0])
+        return self.values(self.read(self.spared(call, a), call.query.dtype), v, see), a, self.natural(lse[..., 0])
+
+    def spared(self, call: Call, a: Any, keys: slice = slice(None)) -> Any:
+        """The weights of these keys after dropout."""
+        if call.dropout is None:
+            return a
+        whole = np.broadcast_to(self.factors(call), (*call.query.shape[:-1], call.key.shape[-2]))
+        return a * whole[..., keys].astype(a.dtype)
 
     def shift(self, s: Any, sink: Any, call: Call) -> Any:
         top = np.concatenate([s, sink], axis=-1).max(axis=-1, keepdims=True)

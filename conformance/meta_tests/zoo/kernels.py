@@ -84,7 +84,7 @@ class HalfWeights(Eager):
         some = np.where(total == 0, total.dtype.type(1), total)
         lse = np.where(total == 0, -np.inf, shift + self.log(some)).astype(e.dtype)
         nothing = ~see.any(axis=-1, keepdims=True)
-        mixed = self.values(self.read(e, call.query.dtype), v, see)
+        mixed = self.values(self.read(self.spared(call, e), call.query.dtype), v, see)
         output = np.where(nothing, e.dtype.type(0), self.quotient(mixed, some))
         return output, np.where(see, self.quotient(e, some), e.dtype.type(0)), lse[..., 0]
 

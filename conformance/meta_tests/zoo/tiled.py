@@ -33,7 +33,7 @@ class Online(Eager):
             shift = np.where(above == -np.inf, zero, above)
             e, rescale = self.exp(s[..., tile] - shift), self.exp(top - shift)
             total = rescale * total + self.total(e)
-            e = self.read(e, call.query.dtype)
+            e = self.read(self.spared(call, e, tile), call.query.dtype)
             acc = rescale * acc + self.values(e, v[..., tile, :], see[..., tile])
             top = above
         some, shift = np.where(total == 0, zero + 1, total), np.where(top == -np.inf, zero, top)
@@ -73,7 +73,7 @@ class SplitKeys(Eager):
     def rows(self, s: Any, see: Any, sink: Any, v: Any, call: Call) -> tuple[Any, Any, Any]:
         m, zero = s.shape[-1], s.dtype.type(0)
         parts = [slice(m * i // 3, m * (i + 1) // 3) for i in range(3)]
-        found = [self.part(s[..., p], see[..., p], v[..., p, :], call) for p in parts]
+        found = [self.part(s[..., p], see[..., p], v[..., p, :], call, p) for p in parts]
         top = np.concatenate([*(above for _, _, above, _ in found), sink], axis=-1).max(axis=-1, keepdims=True)
         shift = np.where(top == -np.inf, zero, top)
         sizes = [np.exp(above - shift) * total for _, _, above, total in found]
@@ -85,10 +85,10 @@ class SplitKeys(Eager):
         lse = np.where(whole == 0, -np.inf, shift + np.log(some)).astype(s.dtype)
         return output, np.where(see, a, zero), lse[..., 0]
 
-    def part(self, s: Any, see: Any, v: Any, call: Call) -> tuple[Any, Any, Any, Any]:
+    def part(self, s: Any, see: Any, v: Any, call: Call, keys: slice) -> tuple[Any, Any, Any, Any]:
         """Output, weights, maximum and sum of these keys alone."""
         above = s.max(axis=-1, keepdims=True, initial=-np.inf)
         e = self.exp(s - np.where(above == -np.inf, s.dtype.type(0), above))
         total = self.total(e)
         a = np.where(see, e / np.where(total == 0, s.dtype.type(1), total), s.dtype.type(0))
-        return self.values(self.read(a, call.query.dtype), v, see), a, above, total
+        return self.values(self.read(self.spared(call, a, keys), call.query.dtype), v, see), a, above, total

@@ -1,12 +1,13 @@
-"""Who takes part: the backends of the registry, and the peers that they are held against."""
+"""Who takes part in a contest, and how a backend of the registry does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
-from mha_conformance.bench.workload import Workload
-from mha_core import BackendUnavailable, load
+import numpy as np
+
+from mha_conformance.bench.workload import Heads, Layer
+from mha_core import BackendUnavailable, Projections, load
 from mha_core.backend import STRICTEST
 
 Call: TypeAlias = Callable[[], Any]
@@ -19,68 +20,34 @@ class Competitor:
     ``make`` is called in the competitor's own process and imports its library there; it makes the operands and gives a call
     without arguments, whose result NumPy can read and which has finished when it returns. ``make`` travels by name, so it is a
     function of a module, or a ``functools.partial`` of one. ``needs`` are the modules without which it is left out.
+    ``workload`` is what it computes if that is not what the contest is about: the same call with an option, say.
     """
 
     name: str
     make: Callable[[Any], Call]
     needs: tuple[str, ...] = ()
+    workload: Any = None
 
     def profile(self, dtype: str) -> str:
         """The numeric profile that it is judged by: the strictest of its type."""
         return STRICTEST[dtype]
 
 
-def backend(name: str, workload: Workload) -> Call:
-    """Attention of a backend by its name in the registry. Raises ``BackendUnavailable`` where it cannot run here."""
+def backend(name: str, workload: Heads | Layer) -> Call:
+    """A backend by its name in the registry, on heads or as a layer. Raises ``BackendUnavailable`` where it cannot run here."""
     api = load(name)
     if not api.backend.devices():
         raise BackendUnavailable(name, "it finds no device", "run it where there is one")
-    arrays = [api.backend.from_host(x, workload.dtype) for x in workload.operands()]
-    causal = bool(getattr(workload, "causal", False))
-    return lambda: api.attention(*arrays, is_causal=causal)
 
+    def own(x: Any) -> Any:
+        return api.backend.from_host(x, x.dtype.name) if isinstance(x, np.ndarray) else x
 
-def naive_numpy(workload: Any) -> Call:
-    """The two products and a softmax between them, each over the whole array of scores."""
-    import numpy as np
-
-    query, key, value = workload.operands()
-    scale = np.asarray(workload.d**-0.5, query.dtype)
-    visible = np.tri(workload.n, dtype=bool)
-
-    def call() -> Any:
-        scores = (query * scale) @ key.mT
-        if workload.causal:
-            scores = np.where(visible, scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        return weights @ value
-
-    return call
-
-
-def torch_sdpa(workload: Any) -> Call:
-    """``torch.nn.functional.scaled_dot_product_attention``, which picks its own kernel."""
-    import torch
-
-    query, key, value = (torch.from_numpy(x) for x in workload.operands())
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=workload.causal)
-
-    return call
-
-
-PEERS = {
-    peer.name: peer
-    for peer in (Competitor("torch-sdpa", torch_sdpa, ("torch",)), Competitor("naive-numpy", naive_numpy))
-}  # fmt: skip
-"""Attention that is not ours, by name. A new peer is a function and a line here."""
-
-DEFAULT = ("numpy", "torch", *PEERS)
-
-
-def named(name: str) -> Competitor:
-    """A peer, or else a backend of the registry; whether that can run is found out in its process."""
-    return PEERS.get(name) or Competitor(name, partial(backend, name))
+    if isinstance(workload, Layer):
+        x, projections = workload.operands()
+        x, projections = own(x), Projections(*map(own, projections))
+        return lambda: api.multi_head_attention(x, x, x, projections)
+    arrays = [own(x) for x in workload.operands()]
+    options = {option: own(x) for option, x in workload.options().items()}
+    if options.keys() & {"return_weights", "return_lse"}:
+        return lambda: api.attention(*arrays, **options).output
+    return lambda: api.attention(*arrays, **options)

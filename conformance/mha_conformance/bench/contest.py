@@ -10,7 +10,7 @@ import numpy as np
 from mha_conformance.bench import child, gemm
 from mha_conformance.bench.competitor import Competitor
 from mha_conformance.bench.record import Contest, Measurement, Status
-from mha_conformance.bench.workload import Truth, Workload
+from mha_conformance.bench.workload import Heads, Truth, Workload
 from mha_conformance.run.spawned import Spawned
 from mha_spec.numerics import PROFILES, TYPES, error_ratio
 
@@ -29,9 +29,16 @@ def contest(
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Contest:
     """One workload. ``seconds`` is how long a competitor's turn lasts at least, ``size`` that of the GEMM that measures the machine."""
-    truths = {profile: workload.truth(profile) for profile in {c.profile(workload.dtype) for c in competitors}}
-    lanes = [_Lane(c, workload, truths[c.profile(workload.dtype)]) for c in competitors]
-    machine = Spawned(gemm.serve, workload.dtype, size)
+
+    truths: dict[tuple[Workload, str], Truth] = {}
+    lanes = []
+    for competitor in competitors:
+        own = competitor.workload or workload
+        key = (own, competitor.profile(own.dtype))
+        if key not in truths:
+            truths[key] = own.truth(key[1])
+        lanes.append(_Lane(competitor, own, truths[key]))
+    machine = Spawned(gemm.serve, workload.dtype, size, workload.d if isinstance(workload, Heads) else 0)
     rates = []
     try:
         for lane in lanes:
@@ -53,7 +60,8 @@ def contest(
         machine.close()
         for lane in lanes:
             lane.close()
-    return Contest(workload.label, workload.flops, tuple(rates), tuple(lane.found for lane in lanes), tuple(pairs))
+    found = tuple(lane.found for lane in lanes)
+    return Contest(workload.label, workload.flops, tuple(rates), found, tuple(pairs), workload.n)
 
 
 class _Lane:

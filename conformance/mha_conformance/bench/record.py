@@ -64,6 +64,8 @@ class Contest:
     gemm: tuple[Gemm, ...]
     measurements: tuple[Measurement, ...]
     pairs: tuple[tuple[str, str], ...]
+    n: int = 0
+    """Its tokens, for a plot."""
 
     @property
     def noise(self) -> tuple[str, ...]:
@@ -75,6 +77,12 @@ class Contest:
         if self.noise or measurement.status != "timed":
             return None
         return median(self.flops / s / g.all for s, g in zip(measurement.seconds, self.gemm, strict=True))
+
+    def loop_share(self, measurement: Measurement) -> float | None:
+        """The same of the bare loop's rate; None also where that was not measured."""
+        if self.share(measurement) is None or not all(g.loop for g in self.gemm):
+            return None
+        return median(self.flops / s / g.loop for s, g in zip(measurement.seconds, self.gemm, strict=True))
 
     @property
     def ratios(self) -> tuple[Ratio, ...]:
@@ -108,10 +116,11 @@ def as_json(contests: Sequence[Contest], code: int) -> dict[str, Any]:
 def _contest(contest: Contest) -> dict[str, Any]:
     return {
         "workload": contest.workload,
+        "n": contest.n,
         "flops": contest.flops,
         "convention": "visible",
         "noise": list(contest.noise),
-        "gemm": [{"threads": g.threads, "all": g.all, "one": g.one, "two": g.two} for g in contest.gemm],
+        "gemm": [{"threads": g.threads, "all": g.all, "one": g.one, "two": g.two, "loop": g.loop} for g in contest.gemm],
         "competitors": [_measurement(contest, m) for m in contest.measurements],
         "ratios": [{"of": r.of, "to": r.to, "time": r.time, "memory": r.memory} for r in contest.ratios],
     }
@@ -127,6 +136,7 @@ def _measurement(contest: Contest, m: Measurement) -> dict[str, Any]:
         "median": m.median if m.seconds else None,
         "spread": m.spread if m.seconds else None,
         "gemm_share": contest.share(m),
+        "loop_share": contest.loop_share(m),
         "error_per_bound": [e if math.isfinite(e) else None for e in m.error],
         "peak_bytes": m.peak_bytes,
         "libraries": m.libraries,

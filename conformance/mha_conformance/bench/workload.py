@@ -35,6 +35,8 @@ class Workload(Protocol):
     @property
     def label(self) -> str: ...
     @property
+    def n(self) -> int: ...
+    @property
     def dtype(self) -> str: ...
     @property
     def flops(self) -> int: ...
@@ -73,6 +75,10 @@ class Heads:
     def operands(self) -> tuple[Numbers, Numbers, Numbers]:
         query, key, value = _normal(self.dtype, *[(self.batch, self.heads, self.n, self.d)] * 3)
         return query, key, value
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of ``attention``, arrays as NumPy arrays."""
+        return {"is_causal": True} if self.causal else {}
 
     def truth(self, profile: str) -> Truth:
         query, key, value = (x.astype(np.float64) for x in self.operands())

@@ -14,10 +14,13 @@ from mha_conformance.cases import (
     bands,
     broadcasting,
     compositions,
+    constants,
     decoding,
     drawn,
+    dropout,
     dtypes,
     emptiness,
+    empty_results,
     exactness,
     execution,
     far_apart,
@@ -25,8 +28,11 @@ from mha_conformance.cases import (
     gradients,
     gradients_hidden,
     gradients_layer,
+    gradients_pairs,
+    gradients_tiles,
     heads,
     hidden,
+    hidden_results,
     history,
     known,
     known_ranges,
@@ -34,24 +40,29 @@ from mha_conformance.cases import (
     layer,
     layered,
     lengths,
+    linear,
     masks,
     memory,
+    memory_options,
     nan,
     option_pairs,
+    over_tiles,
     parts,
+    per_item,
     refusals,
     sizes,
     statistics,
     subnormal,
     tiles,
+    wide_integers,
 )
 from mha_conformance.cases.case import Case, Level, Request
 
 __all__ = ["Case", "Level", "Request", "catalogue"]
 
 BY_CLAUSE = (
-    refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, hidden, nan, heads, auxiliary, layer,
-    decoding,
+    refusals, execution, history, attention, masks, bands, lengths, compositions, emptiness, empty_results, hidden, hidden_results, nan,
+    heads, auxiliary, layer, decoding,
 )  # fmt: skip
 CROSSED = (
     sizes,
@@ -60,22 +71,27 @@ CROSSED = (
     asked,
     broadcasting,
     tiles,
+    wide_integers,
+    over_tiles,
+    per_item,
     far_numbers,
     parts,
     layered,
     memory,
+    memory_options,
     known,
     known_ranges,
     drawn,
 )
-NUMBERS = (exactness, subnormal, statistics, large, far_apart)
-TRAINING = (gradients, gradients_hidden, gradients_layer)
+NUMBERS = (exactness, constants, subnormal, statistics, large, far_apart, linear)
+TRAINING = (gradients, gradients_hidden, gradients_pairs, gradients_tiles, gradients_layer)
+DROPPED = (dropout,)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Case, ...]:
     """All cases; ids are unique."""
-    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING) for case in part.cases())
+    found = tuple(case for part in (*BY_CLAUSE, *CROSSED, *NUMBERS, *TRAINING, *DROPPED) for case in part.cases())
     if twice := sorted(name for name, times in Counter(case.id for case in found).items() if times > 1):
         raise ValueError(f"case ids that occur twice: {twice}")
     return found

@@ -1,5 +1,6 @@
 """Cases of ATTN: scores, scale, softmax, values, and the options that act on a score."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Level, Request
 from mha_conformance.cases.codes import codes
+from mha_conformance.cases.features import DTYPE_BY
 from mha_conformance.cases.inputs import eighths, fractions
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -52,7 +54,11 @@ def default_scale() -> Iterator[Case]:
             other = Request((*wide, np.repeat(value, d, axis=-1)), "float32")
             return (four, other) if d >= 4 else (other, four)  # the second may have more channels of values
 
-        yield case("MHA-ATTN-2", f"d_k = {d} as d_k = 4", widened, rule="agree", level="smoke" if d == 16 else "core")
+        exact = math.isqrt(d) ** 2 == d  # else the query has all 24 bits
+        yield case(
+            "MHA-ATTN-2", f"d_k = {d} as d_k = 4", widened, rule="agree", level="smoke" if d == 16 else "core",
+            beside=() if exact else ("MHA-NUM-11",),
+        )  # fmt: skip
 
 
 def softmax() -> Iterator[Case]:
@@ -91,6 +97,7 @@ def values() -> Iterator[Case]:
             "64 by 64",
             lambda dtype=dtype: Request(operands(45, dtype, batch=(1,), h=1, n=64, m=64, d=64), dtype),
             dtype=dtype,
+            beside=(DTYPE_BY[dtype],),
         )
     for d_v in (1, 3, 17):
         yield case(

@@ -8,8 +8,8 @@ Level: TypeAlias = Literal["smoke", "core", "full"]
 Group: TypeAlias = Literal["semantics", "poison", "strict", "numerics", "contract", "determinism", "train", "decode"]
 Target: TypeAlias = Literal["attention", "layer", "merge", "vjp", "layer vjp", "cache", "varlen", "statistics"]
 Rule: TypeAlias = Literal[
-    "bound", "agree", "as first", "same bits", "same rows", "hidden bits", "hidden gradient bits", "history", "refused", "facts",
-    "gradient facts", "statistics", "probable", "filter",
+    "bound", "agree", "as first", "same bits", "same rows", "same items", "hidden bits", "hidden gradient bits", "history", "refused",
+    "facts", "gradient facts", "statistics", "probable", "filter", "memory",
 ]  # fmt: skip
 
 AS_LIST = "list"
@@ -22,7 +22,8 @@ class Request:
     """One call: host arrays by name, all values exact in ``dtype``, and the Python options beside them.
 
     ``operands`` are positional (query, key, value; for a merge output 0, lse 0, ...); ``arrays`` are array-valued options, with
-    a dtype of their own in ``dtypes`` where it is not the call's; ``options`` are Python values. ``layout`` says where the arrays lie.
+    a dtype of their own in ``dtypes`` where it is not the call's, and ``keep`` the mask of the ``Dropout`` among the options;
+    ``options`` are Python values. ``layout`` says where the arrays lie.
     """
 
     operands: tuple[Any, ...]
@@ -48,10 +49,12 @@ class Case:
     The rules: ``bound`` holds each reply to the truth within the bound; ``agree`` holds the replies to each other within it,
     ``as first`` to the truth of the first request;
     ``same bits`` and ``hidden bits`` compare with the first reply bit for bit, the latter only in rows that see none of the keys
-    that differ, and ``hidden gradient bits`` likewise of gradients; ``same rows`` joins the later replies along the queries first;
+    that differ, and ``hidden gradient bits`` likewise of gradients; ``same rows`` joins the later replies along the queries first,
+    and ``same items`` along the batch;
     ``history`` wants what was right at first to stay right; ``refused`` wants an error; ``facts`` and ``gradient facts`` look at
-    type, shape, memory and state, not at values. ``beside`` names clauses that the requests happen to use, though neither the
-    clause nor its needs speak of them: where one of these is broken, the case says nothing of its own (MHA-CONF-4).
+    type, shape, memory and state, not at values; ``memory`` at how much of it was held. ``beside`` names clauses that the
+    requests happen to use, though neither the clause nor its needs speak of them: where one of these is broken, the case says
+    nothing of its own (MHA-CONF-4).
     """
 
     id: str

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases.build import case
-from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.case import Case, Level, Request
 from mha_conformance.cases.codes import coded
 from mha_conformance.cases.features import describing
 
@@ -61,6 +61,21 @@ def cases() -> Iterator[Case]:
         yield case(
             "MHA-MASK-17", f"{name}, with sinks", with_sink, features=(*features, "sink"), level="smoke" if first else "core",
             beside=describing(features).union(("MHA-MASK-1", "MHA-MASK-14", "MHA-MASK-16") if name in aligned else ()),
+        )  # fmt: skip
+
+        used = (*features, "weights", "lse")
+        finer: Level = "full" if name in aligned else "core"
+        crossed = describing(used).union(("MHA-MASK-14",) if name in aligned else ())
+
+        def with_results(empty: Callable[[], Request] = empty, sinks: bool = False) -> Request:
+            asked = empty()
+            arrays = {**asked.arrays, **({"sink_logits": np.asarray([0.5])} if sinks else {})}
+            return replace(asked, arrays=arrays, options={**asked.options, "return_weights": True, "return_lse": True})
+
+        yield case("MHA-MASK-16", f"{name}, with weights and lse", with_results, features=used, beside=crossed, level=finer)
+        yield case(
+            "MHA-MASK-17", f"{name}, with sinks, weights and lse", lambda with_results=with_results: with_results(sinks=True),
+            features=(*used, "sink"), level=finer, beside=crossed.union(("MHA-MASK-1", "MHA-MASK-16") if name in aligned else ()),
         )  # fmt: skip
 
     def lse_of_sinks() -> Request:

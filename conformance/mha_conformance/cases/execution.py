@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.cases.build import BASE, case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.features import describing
+from mha_conformance.cases.options import OPTIONS, features, request
 
 ONE_SIZE: Mapping[str, Any] = {"batch": (1,), "h": 1, "n": 6, "m": 6}
 LAYOUTS = ("transposed", "heads inside positions", "padded", "every second", "reversed", "broadcast", "read-only", "value only")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+ITEMWISE = ("query_offset", "key_lengths", "query_segments", "key_segments")
+"""Arrays whose first axis is that of the batch."""
 
 
 def cases() -> Iterator[Case]:
@@ -73,6 +78,40 @@ def repeats() -> Iterator[Case]:
         group="determinism",
         level="smoke",
     )
+
+    def crowd() -> tuple[Request, ...]:
+        return tuple(plain(900 + at, batch=(2,), h=1, n=32, m=300, d=16) for at in range(24))
+
+    yield case("MHA-EXEC-7", "two dozen larger calls at once", crowd)
+    yield from invariant()
+
+
+def invariant() -> Iterator[Case]:
+    """EXEC-8, class batch-invariant: a batch item has the bits that it has alone, in one tile and in several, with every option."""
+
+    def items(whole: Request) -> tuple[Request, ...]:
+        return whole, *(one_item(whole, at) for at in range(whole.operands[0].shape[0]))
+
+    for dtype, (n, m, d) in (*product(("float32",), ((1, 300, 16), (67, 35, 8))), *product(DTYPES, ((5, 131, 4),))):
+        yield case(
+            "MHA-EXEC-8", f"items alone and together, n = {n}, m = {m}",
+            lambda dtype=dtype, n=n, m=m, d=d: items(plain(642, dtype, batch=(3,), h=2, n=n, m=m, d=d)), rule="same items",
+            group="determinism", dtype=dtype,
+        )  # fmt: skip
+    for name in OPTIONS:
+        yield case(
+            "MHA-EXEC-8", f"items alone and together, {name}",
+            lambda name=name: items(request((name,), batch=(3,), h=2, n=5, m=131, seed=143)), rule="same items", group="determinism",
+            features=features(name), beside=describing(features(name)),
+        )  # fmt: skip
+
+
+def one_item(whole: Request, at: int) -> Request:
+    """The request of one item of its single batch axis."""
+    items, rank = whole.operands[0].shape[0], whole.operands[0].ndim
+    each = {name: (x.ndim == rank and x.shape[0] == items) or name in ITEMWISE for name, x in whole.arrays.items()}
+    arrays = {name: x[at : at + 1] if each[name] else x for name, x in whole.arrays.items()}
+    return replace(whole, operands=tuple(x[at : at + 1] for x in whole.operands), arrays=arrays)
 
 
 def batches() -> Iterator[Case]:

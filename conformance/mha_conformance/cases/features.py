@@ -15,6 +15,7 @@ DESCRIBED_BY: Mapping[str, frozenset[str]] = {
     "scale": frozenset({"MHA-ATTN-3"}),
     "softcap": frozenset({"MHA-ATTN-10"}),
     "sink": frozenset({"MHA-ATTN-12"}),
+    "dropout": frozenset({"MHA-DROP-1"}),
     "weights": frozenset({"MHA-AUX-1"}),
     "lse": frozenset({"MHA-AUX-4"}),
     "layer": frozenset({"MHA-PROJ-1"}),

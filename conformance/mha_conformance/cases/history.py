@@ -35,6 +35,13 @@ def cases() -> Iterator[Case]:
         if holds_arrays:
             yield two(f"{name}, in place", calls, used, 2 * at + 1, "in place")
     yield from remains()
+    yield case("MHA-EXEC-5", "a result outlives the next call", outlived, rule="history")
+
+
+def outlived() -> tuple[Request, ...]:
+    """Calls of one shape, the first of them once more at the end: whose results lie in one place, these are all the last one."""
+    first, second = (Request(operands(626 + at, "float32", batch=(1,), h=1, n=1, m=2, d=11), "float32") for at in range(2))
+    return first, second, first
 
 
 def two(name: str, calls: Calls, used: tuple[str, ...], at: int, layout: str = "contiguous") -> Case:

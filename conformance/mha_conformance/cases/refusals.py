@@ -9,6 +9,7 @@ from mha_conformance.cases.build import BASE, case, operands
 from mha_conformance.cases.case import AS_LIST, Case, Request
 from mha_conformance.cases.inputs import choices, fractions
 from mha_conformance.cases.layer import projections
+from mha_core import Dropout
 
 Wrong: TypeAlias = dict[str, tuple[str, tuple[str, ...], Request]]
 """Name to the clause that refuses, the features that are spoken of, and the request."""
@@ -62,6 +63,19 @@ def wrong_calls() -> Wrong:
         "too few sinks": ("MHA-VAL-18", ("sink",), asked(arrays={"sink_logits": np.zeros(2)})),
         "a rate of dropout": ("MHA-VAL-19", (), asked(options={"dropout": 0.1})),
         "a rate of dropout of 0": ("MHA-VAL-19", (), asked(options={"dropout": 0.0})),
+        "a rate of dropout above 1": ("MHA-VAL-23", ("dropout",), asked(options={"dropout": Dropout(1.5, 7)})),
+        "a rate of dropout and nothing more": ("MHA-VAL-23", ("dropout",), asked(options={"dropout": Dropout(0.5)})),
+        "a seed of dropout of 65 bits": ("MHA-VAL-23", ("dropout",), asked(options={"dropout": Dropout(0.5, 2**64)})),
+        "a start of dropout beyond the counter": (
+            "MHA-VAL-23", ("dropout",), asked(options={"dropout": Dropout(0.5, 7, query_start=2**32)})
+        ),
+        "a mask of dropout of integers": (
+            "MHA-VAL-24", ("dropout",),
+            asked(arrays={"keep": whole}, dtypes={"keep": "int64"}, options={"dropout": Dropout(0.5)}),
+        ),
+        "a mask of dropout that is too short": (
+            "MHA-VAL-24", ("dropout",), asked(arrays={"keep": whole[:, :6] > 0}, options={"dropout": Dropout(0.5)})
+        ),
         "causal = 1": ("MHA-VAL-20", ("causal", "offset"), asked(options={"is_causal": 1, "query_offset": 0})),
         "weights = yes": ("MHA-VAL-20", ("weights",), asked(options={"return_weights": "yes"})),
         "what a refusal of a number says": ("MHA-VAL-22", ("scale",), asked(options={"scale": float("nan")})),

@@ -56,11 +56,12 @@ def cases() -> Iterator[Case]:
         def ordinary(d: int = d) -> Request:
             return Request(operands(1110, "float32", batch=(1,), h=1, n=4, m=4, d=d), "float32")
 
-        yield case("MHA-ATTN-6", f"d = {d}", ordinary)
+        yield case("MHA-ATTN-6", f"d = {d}", ordinary, beside=("MHA-NUM-11",))
     for d, d_v in ((4, 64), (4, 129), (64, 8), (128, 192)):
         yield case(
             "MHA-ATTN-7", f"d_k = {d}, d_v = {d_v}, all channels",
             lambda d=d, d_v=d_v: Request(operands(1120, "float32", batch=(1,), h=1, n=4, m=4, d=d, d_v=d_v), "float32"), features=("d_v",),
+            beside=("MHA-NUM-11",),
         )  # fmt: skip
     for h in (9, 16, 33):
 

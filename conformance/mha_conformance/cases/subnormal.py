@@ -30,7 +30,7 @@ def cases() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def _subnormal(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _subnormal(seed: int, shape: tuple[int, ...], dtype: str) -> Any:
     """Numbers of the largest subnormal power of two, so that halving one, as a scale does, costs its last bit at most."""
     top = 2 ** (TYPES[dtype].bits - 2)
     return integers(seed, shape, top, 2 * top) * TYPES[dtype].smallest_subnormal

@@ -10,6 +10,7 @@ from mha_conformance.cli import bench as bench_command
 from mha_conformance.cli import conform as conform_command
 from mha_conformance.cli import diff as diff_command
 from mha_conformance.cli import examples as examples_command
+from mha_conformance.cli import gpu_check as gpu_check_command
 from mha_conformance.cli import listings, terminal
 from mha_conformance.cli import trace as trace_command
 from mha_conformance.cli.outputs import Outputs
@@ -158,26 +159,47 @@ def report(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Backends, torch-sdpa, naive-numpy; ratios are to the first."),
+        typer.Argument(
+            metavar="[NAME]...", help="Backends, torch-sdpa, onnxruntime, openvino, jax, ...; ratios are to the first."
+        ),
     ] = None,
     seed_article: Annotated[
         bool, typer.Option("--seed-article", help="Instead: a layer as a loop over heads against the merged form (MHA-COST-5).")
     ] = False,
+    layer: Annotated[bool, typer.Option("--layer", help="Instead: layers with their projections, and torch-mha.")] = False,
+    options: Annotated[bool, typer.Option("--options", help="Instead: what each option of one backend costs.")] = False,
     lengths: Annotated[str | None, typer.Option(help="Tokens, such as 512,1024.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Default 1; 8 with --seed-article.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Default 1; 8 for layers.")] = None,
     heads: Annotated[int, typer.Option(help="Number of heads.")] = 8,
     d: Annotated[int, typer.Option("--d", help="Channels of a head.")] = 64,
     causal: Annotated[bool, typer.Option("--causal", help="Each query sees the keys up to its own position.")] = False,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     rounds: Annotated[int, typer.Option(help="In each, GEMM and every competitor take a turn.")] = 7,
     seconds: Annotated[float, typer.Option(help="How long a turn lasts at least.")] = 0.2,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw speed and memory against length.")] = None,
     json: Json = False,
 ) -> None:
     """Measure attention beside its peers, each in a process of its own: time, share of this machine's GEMM rate, memory.
 
     Whoever is wrong is not timed. Where the machine was too noisy there are times, no ratio, and exit code 2.
     """
-    bench_command.bench(names or [], seed_article, lengths, batch, heads, d, causal, dtype, rounds, seconds, json)
+    asked = {"--seed-article": seed_article, "--layer": layer, "--options": options}
+    bench_command.bench(names or [], asked, lengths, batch, heads, d, causal, dtype, rounds, seconds, svg, json)
+
+
+@app.command("gpu-check")
+def gpu_check(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where JSON, a table and a picture are written.")] = Path(
+        "gpu-check"
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing; say for each part what would be done.")] = False,
+) -> None:
+    """Check and measure the CuPy backend on this machine's GPU, in under eight minutes and without a network.
+
+    Its instructions against golden data, the suite, compute-sanitizer, then speed beside torch's kernels. A part that crashes
+    costs that part alone, and what was not run is never shown as a result.
+    """
+    gpu_check_command.gpu_check(out, dry_run)
 
 
 @app.command()

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mha_conformance.cases.calls import call_of
+from mha_conformance.cases.calls import call_of, factors_of
 from mha_conformance.cases.case import Request
+from mha_conformance.judge.wrong_factors import wrong_factors
 from mha_core import Call
 from mha_spec import equations
 from mha_spec.numerics import PROFILES, TYPES, attention_bound, error_ratio, profile_of
@@ -41,9 +42,14 @@ class Asked:
     bias: Any
     visible: Any
     sink: Any
+    factors: Any
+    """Of dropout; None without it."""
 
     def numbers(self) -> dict[str, Any]:
-        return {"scale": self.scale, "softcap": self.softcap, "bias": self.bias, "visible": self.visible, "sink": self.sink}
+        return {
+            "scale": self.scale, "softcap": self.softcap, "bias": self.bias, "visible": self.visible, "sink": self.sink,
+            "factors": self.factors,
+        }  # fmt: skip
 
     def output(self) -> Any:
         """(*b h n d_v): the truth of it; where there is NaN or infinity, as the bound says it."""
@@ -55,7 +61,8 @@ class Asked:
         shift = np.where(np.isfinite(top), top, 0.0)
         e = np.exp(s - shift)
         total = np.sum(e, axis=-1, keepdims=True) + np.exp(sink[..., None] - shift)
-        return (e @ self.value) / np.where(total > 0.0, total, 1.0)
+        kept = e if self.factors is None else e * self.factors
+        return (kept @ self.value) / np.where(total > 0.0, total, 1.0)
 
     def scores(self) -> Any:
         """(*b h n m): the finished scores, -inf where hidden."""
@@ -86,7 +93,7 @@ def asked(call: Call) -> Asked:
     h = call.query.shape[-3]
     visible = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
     key, value = equations.heads(call.key, h), equations.heads(call.value, h)
-    return Asked(call.query, key, value, call.scale, call.softcap, call.bias, visible, call.sink_logits)
+    return Asked(call.query, key, value, call.scale, call.softcap, call.bias, visible, call.sink_logits, factors_of(call))
 
 
 def hypotheses(request: Request) -> Iterator[Hypothesis]:
@@ -103,6 +110,8 @@ def hypotheses(request: Request) -> Iterator[Hypothesis]:
     yield from _of_scores(base)
     yield from _of_visibility(call, base)
     yield from _of_heads(call, base)
+    for of, sentence, wrong in wrong_factors(call):
+        yield _one(of, sentence, lambda wrong=wrong: replace(base, factors=wrong()))  # type: ignore[misc]
     yield Hypothesis("MHA-ATTN-6", ZEROS, lambda: np.zeros_like(base.output()))
 
 

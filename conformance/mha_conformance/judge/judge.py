@@ -21,6 +21,7 @@ from mha_spec.violation import Violation
 STRICTEST_FIRST = ("P64", "P32", "PTF32", "P16", "PB16", "P16-eager", "PB16-eager", "P16-acc16")
 
 UNCLAIMED = "not claimed: "
+OWN_MEMORY = "MHA-EXEC-3"
 
 
 def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
@@ -31,8 +32,12 @@ def unclaimed(case: Case, claims: Claims, excludes: Any = ()) -> str:
         return f"{UNCLAIMED}{', '.join(missing)}"
     if case.group == "strict" and not claims.strict:
         return "class strict is not claimed"
+    if case.rule == "memory" and claims.memory != "linear":
+        return "linear memory is not claimed"
     if case.group == "determinism" and claims.determinism == "none":
         return "determinism class none promises no bits"
+    if case.rule == "same items" and claims.determinism not in ("batch-invariant", "bit-exact"):
+        return "an item has the bits that it has alone in class batch-invariant"
     if case.group == "decode" and case.rule == "same rows" and claims.determinism != "bit-exact":
         return "one row has the bits of the whole in class bit-exact alone"
     for pair in excludes:
@@ -54,6 +59,9 @@ def judge(case: Case, replies: list[Reply], claims: Claims, rivals: bool = True,
     if touched := sorted({name for reply in replies for name in reply.touched}):
         reason = f"memory that is not its own was written: around {', '.join(touched)}, or in gaps between the elements"
         return replace(verdict(case, "FAIL", reason, np.inf), clause=UNMODIFIED)  # whatever the case asks
+    if changed := sorted({name for reply in replies for name in reply.changed}):
+        reason = f"a later call of the case changed what had come back: {', '.join(changed)}"
+        return replace(verdict(case, "FAIL", reason, np.inf), clause=OWN_MEMORY)
     if case.rule != "refused":
         for reply in replies:
             if reply.status == "inexpressible":

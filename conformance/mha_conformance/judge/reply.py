@@ -26,6 +26,8 @@ class Reply:
 
     touched: tuple[str, ...] = ()
     """The arrays around which something was written."""
+    changed: tuple[str, ...] = ()
+    """The results that a later call of the case changed."""
 
     @classmethod
     def of(cls, arrays: dict[str, Any]) -> "Reply":

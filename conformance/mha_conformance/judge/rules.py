@@ -8,6 +8,7 @@ import numpy as np
 
 from mha_conformance.cases.calls import visible_pairs
 from mha_conformance.cases.case import Case, Request, Rule
+from mha_conformance.cases.linear import granted
 from mha_conformance.judge.finding import Finding, malformed
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.statistical import probable, searched, statistical
@@ -16,6 +17,8 @@ from mha_conformance.judge.truth import Truth, truths
 from mha_conformance.judge.verdict import AGAIN, Worst, pattern
 from mha_spec.numerics import TYPES, error_ratio, profile_of
 from mha_spec.profiles import Grade
+
+MIB = 2**20
 
 
 def within_bound(case: Case, replies: list[Reply], profile: str) -> Finding:
@@ -132,6 +135,14 @@ def same_rows(case: Case, replies: list[Reply], profile: str) -> Finding:
     return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
 
 
+def same_items(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """The batch items of the later replies, one behind the other, have the bits of the first (MHA-EXEC-8, class batch-invariant)."""
+    if wrong := next(filter(None, map(malformed, replies, truths(case, profile))), None):
+        return wrong
+    output = np.concatenate([reply.output for reply in replies[1:]], axis=0)
+    return _unlike([replies[0], Reply("ok", output)], ("output",), lambda name, array: np.ones(np.shape(array), dtype=bool))
+
+
 def hidden_bits(case: Case, replies: list[Reply], profile: str) -> Finding:
     """The rows that see none of the keys in which the requests differ have the same bits (MHA-MASK-19)."""
     first, second = case.make()
@@ -211,6 +222,7 @@ def well_behaved(case: Case, replies: list[Reply], profile: str) -> Finding:
             "MHA-EXEC-3": [f"the output shares memory with {name}" for name in facts["shared"]],
             "MHA-AUX-5": [] if facts["lse dtype"] == p.lse else [f"lse is {facts['lse dtype']}, expected {p.lse}"],
             "MHA-AUX-11": [] if facts["form"] == _asked_form(request) else [f"the result is {facts['form']}"],
+            "MHA-DROP-9": [] if facts["state"] else ["a random generator was moved"],
             "MHA-EXEC-6": [] if facts["state"] else ["a random generator or an error mode was changed"],
         }[case.clause]
         if wrong:
@@ -242,18 +254,36 @@ def gradient_facts(case: Case, replies: list[Reply], profile: str) -> Finding:
     return next(filter(None, map(malformed, replies, truths(case, profile))), Finding(True, ratio=0.0))
 
 
+def frugal(case: Case, replies: list[Reply], profile: str) -> Finding:
+    """What a call held beside its results is at most what the case grants (MHA-COST-7)."""
+    for request, reply in zip(case.make(), replies, strict=True):
+        shape = (*request.operands[0].shape[:-1], request.operands[2].shape[-1])
+        if np.shape(reply.output) != shape:
+            return Finding(False, f"output has shape {np.shape(reply.output)}, expected {shape}", np.inf)
+        held, room = max(0, reply.facts["held"] - np.asarray(reply.output).nbytes), granted(request)
+        if held > room:
+            return Finding(
+                False,
+                f"it held {held / MIB:.0f} MiB beside inputs and output, where {room / MIB:.0f} MiB are granted",
+                held / room,
+            )
+    return Finding(True, ratio=held / room)
+
+
 RULES: Mapping[Rule, Callable[[Case, list[Reply], str], Finding]] = {
     "bound": within_bound,
     "agree": agreeing,
     "as first": as_first,
     "same bits": same_bits,
     "same rows": same_rows,
+    "same items": same_items,
     "hidden bits": hidden_bits,
     "history": history,
     "hidden gradient bits": hidden_gradient_bits,
     "refused": refused,
     "facts": well_behaved,
     "gradient facts": gradient_facts,
+    "memory": frugal,
 }
 
 GRADED: Mapping[Rule, Callable[[Case, list[Reply], str, Grade], Finding]] = {

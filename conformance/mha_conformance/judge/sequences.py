@@ -22,6 +22,8 @@ def varlen_truth(request: Request, attention: Callable[[Request], Any]) -> Both:
     for s in range(len(a) - 1):
         now, then = slice(a[s], a[s + 1]), slice(b[s], b[s + 1])
         options = dict(request.options)
+        if (drop := options.get("dropout")) is not None:
+            options["dropout"] = drop._replace(batch_start=drop.batch_start + s)
         if offsets is not None:
             options["query_offset"] = offsets if isinstance(offsets, int) else offsets[s]
         operands = tuple(np.swapaxes(x, 0, 1) for x in (query[now], key[then], value[then]))

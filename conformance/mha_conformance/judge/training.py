@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mha_backends import reference
-from mha_conformance.cases.calls import call_of, visible_pairs
+from mha_conformance.cases.calls import call_of, factors_of, visible_pairs, with_keep
 from mha_conformance.cases.case import Request
 from mha_core import Projections
 from mha_spec import equations, gradients
@@ -22,7 +22,7 @@ def expected_gradients(request: Request, profile: str) -> tuple[dict[str, Any], 
     see = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
     bounds = gradient_bound(
         call.query, call.key, call.value, arriving, profile_of(profile), scale=call.scale, softcap=call.softcap, bias=call.bias,
-        visible=see, sink=call.sink_logits,
+        visible=see, sink=call.sink_logits, factors=factors_of(call),
     )  # fmt: skip
     found = gradients.attention_vjp(call, arriving)
     expected, room = {}, {}
@@ -46,9 +46,9 @@ def expected_layer_gradients(request: Request, profile: str) -> tuple[dict[str, 
     see = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
     bounds = layer_gradient_bound(
         query, key, value, p, arriving, profile_of(profile), scale=call.scale, softcap=call.softcap, bias=call.bias, visible=see,
-        sink=call.sink_logits,
+        sink=call.sink_logits, factors=factors_of(call),
     )  # fmt: skip
-    found = reference.multi_head_attention_vjp(query, key, value, p, **request.arrays, **request.options)
+    found = reference.multi_head_attention_vjp(query, key, value, p, **with_keep({**request.arrays, **request.options}))
     flat = {**found._asdict(), **found.projections._asdict()}
     there = {name: x for name, x in flat.items() if x is not None and name != "projections"}
     room = {name: getattr(bounds, name).reshape(x.shape) for name, x in there.items()}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_conformance.cases.calls import call_of
+from mha_conformance.cases.calls import call_of, factors_of
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.judge.sequences import statistic_truth, varlen_truth
 from mha_conformance.judge.training import expected_gradients, expected_layer_gradients
@@ -70,7 +70,10 @@ def _layer(request: Request, profile: str) -> Truth:
 
 def _numbers(call: Call) -> dict[str, Any]:
     visible = np.broadcast_to(equations.visible(call), (*call.query.shape[:-1], call.key.shape[-2]))
-    return {"scale": call.scale, "softcap": call.softcap, "bias": call.bias, "visible": visible, "sink": call.sink_logits}
+    return {
+        "scale": call.scale, "softcap": call.softcap, "bias": call.bias, "visible": visible, "sink": call.sink_logits,
+        "factors": factors_of(call),
+    }  # fmt: skip
 
 
 def _asked(call: Call, expected: Any, bounds: Bounds) -> Truth:
@@ -110,7 +113,9 @@ def sigmas(case: Case, profile: str, grade: Grade) -> list[Sigma]:
 
     def sigma(request: Request) -> Sigma:
         call = call_of(request, request.operands)
-        return attention_sigma(call.query, call.key, call.value, profile_of(profile), grade, **_numbers(call))
+        numbers = _numbers(call)
+        assert numbers.pop("factors") is None, "nothing is said of what is probable under dropout"
+        return attention_sigma(call.query, call.key, call.value, profile_of(profile), grade, **numbers)
 
     return _kept(f"{case.id} {profile} {grade}", lambda: [sigma(request) for request in case.make()])  # type: ignore[no-any-return]
 

@@ -48,6 +48,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "determinism": report.claims.determinism,
             "grade": report.claims.grade,
             "flushes_subnormals": report.claims.flushes_subnormals,
+            "memory": report.claims.memory,
         },
         "undeclared": list(report.undeclared),
         "satisfied": report.satisfied,

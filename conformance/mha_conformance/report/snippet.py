@@ -29,6 +29,8 @@ def snippet(target: Target, request: Request) -> str:
     module, maker, prefix = _MAKERS[library]
     emulated = ["import emulator", "", "emulator.install()"] if target.device == EMULATOR else []
     lines = [*emulated, module, *_imports(target), ""]
+    if "dropout" in request.options:
+        lines.insert(len(emulated) + 1, "from mha_core import Dropout")
     if library == "numpy" and "bfloat16" in (request.dtype, *request.dtypes.values()):
         lines.insert(1, "import ml_dtypes")
     special = {"nan": f"{prefix}nan", "inf": f"{prefix}inf"}
@@ -40,9 +42,15 @@ def snippet(target: Target, request: Request) -> str:
         lines.append(f"{name} = {maker}({_literal(values)}, dtype={spelled})")
         if 0 in values.shape:
             lines[-1] = f"{name} = {maker}({_literal(values)}, dtype={spelled}).reshape({values.shape})"
-    options = [f"{name}={name}" for name in request.arrays] + [f"{name}={value!r}" for name, value in request.options.items()]
+    options = [f"{name}={name}" for name in request.arrays if name != "keep"]
+    options += [f"{name}={_option(value, request)}" for name, value in request.options.items()]
     lines.append(f"print(attention({', '.join((*OPERANDS, *options))}))")
     return "\n".join(lines)
+
+
+def _option(value: Any, request: Request) -> str:
+    """A Python value as one writes it; a ``Dropout`` names its mask."""
+    return repr(value).replace("keep=None", "keep=keep") if "keep" in request.arrays else repr(value)
 
 
 def _library(target: Target) -> str:

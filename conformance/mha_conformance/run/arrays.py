@@ -88,7 +88,7 @@ def _to_torch(x: Any, device: str | None) -> Any:
 def laid_out(x: Any, layout: str, name: str) -> Any:
     """The same values in the memory layout called ``layout``; every gap between them is filled as guard bands are."""
     if layout == "contiguous" or (layout == "value only" and name != "value"):
-        return np.ascontiguousarray(x)
+        return np.asarray(x, order="C")
     if layout in ("transposed", "value only"):
         return np.ascontiguousarray(np.swapaxes(x, -1, -2)).swapaxes(-1, -2)
     if layout == "heads inside positions":

@@ -16,6 +16,7 @@ from mha_conformance.judge.alone import alone
 from mha_conformance.judge.around import around
 from mha_conformance.judge.blame import blamed
 from mha_conformance.judge.judge import judge, verdict
+from mha_conformance.judge.needed import needed
 from mha_conformance.judge.verdict import FAILING, JUDGED, Status, Verdict
 from mha_conformance.run import undeclared, xfail
 from mha_conformance.run.environment import package_version
@@ -86,6 +87,7 @@ def conform(
             blame = alone(blame, lambda case: judged_alone(case, target, timeout))
         blame = around(blame, lambda case: _verdict_by_id(case, crew[0], about, loud=False))
         smallest = {v.case: found for v in blame if (found := shrunk(v, crew[0], about)) is not None}
+        blame = needed(blame, {case: found.requests for case, found in smallest.items()})
     finally:
         for worker in crew:
             worker.close()

@@ -7,6 +7,7 @@ strict = false                                # MHA-MASK-19
 determinism = "run-to-run"                    # MHA-EXEC-8
 grade = "ANY"                                 # MHA-NUM-19: RN rounds to nearest everywhere, ANY in any mode
 flushes_subnormals = false                    # MHA-NUM-23: true where subnormal numbers may be taken for 0
+memory = "linear"                             # MHA-COST-7: no call without weights holds an array of n by m
 layout = "bnhd"                               # its axes, where not (batch, heads, positions, channels)
 layouts = ["contiguous", "transposed"]        # the memory layouts it takes; all where absent
 excludes = [["mask", "causal"]]               # features that cannot be asked for together
@@ -54,6 +55,7 @@ class Declaration:
     determinism: str | None = None
     grade: str | None = None
     flushes_subnormals: bool | None = None
+    memory: str | None = None
     layout: str | None = None
     layouts: tuple[str, ...] | None = None
     excludes: tuple[frozenset[str], ...] = ()
@@ -81,6 +83,7 @@ class Declaration:
             determinism=self.determinism or claims.determinism,  # type: ignore[arg-type]  # Claims refuses a strange one
             grade=self.grade or claims.grade,  # type: ignore[arg-type]
             flushes_subnormals=claims.flushes_subnormals if self.flushes_subnormals is None else self.flushes_subnormals,
+            memory=self.memory or claims.memory,  # type: ignore[arg-type]
         )
 
     @property
@@ -115,6 +118,7 @@ def parse(found: Mapping[str, Any], file: str) -> Declaration:
     _one_of(file, "native_offset", given, ("top-left", "bottom-right"))
     _one_of(file, "layout", given, ("bhnd", "bnhd"))
     _one_of(file, "grade", given, ("RN", "ANY"))
+    _one_of(file, "memory", given, ("linear",))
     for name in ("strict", "heads_mix", "flushes_subnormals", "differentiable"):
         if not isinstance(given.get(name, False), bool):
             raise ValueError(f"{file}: {name} is true or false; given {given[name]!r}")

@@ -1,6 +1,7 @@
 """What is true of a call beside its numbers: types, memory, and the state of the process (MHA-EXEC-1, 2, 3, 6, MHA-AUX-5, 11)."""
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ class Witness:
         self._host, self._operands = host, operands
         self._given = dict(zip(("query", "key", "value"), operands, strict=False))
         self._given |= {name: x for name, x in options.items() if hasattr(x, "shape")}
+        if getattr(options.get("dropout"), "keep", None) is not None:
+            self._given["keep"] = options["dropout"].keep
         if target == "layer vjp":
             self._given |= {name: x for name, x in operands[-1]._asdict().items() if x is not None}
         self._before = {name: host(x).tobytes() for name, x in self._given.items()}
@@ -78,4 +81,7 @@ def _shared(output: Any, x: Any) -> bool:
 
 def _global_state() -> Any:
     """What a call must leave as it is: random generators and error modes."""
-    return random.getstate(), np.random.get_state()[1].tobytes(), tuple(sorted(np.geterr().items()))  # type: ignore[index]
+    torch = sys.modules.get("torch")
+    drawn = None if torch is None else torch.random.get_rng_state().numpy().tobytes()
+    _, key, position, *rest = np.random.get_state()  # the key alone changes with every 624th number
+    return random.getstate(), np.asarray(key).tobytes(), position, rest, tuple(sorted(np.geterr().items())), drawn

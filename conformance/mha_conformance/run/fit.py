@@ -10,7 +10,7 @@ from mha_conformance.run.prepared import ALONE, IN_PLACE
 from mha_conformance.run.sequences import TARGETS
 from mha_conformance.run.worker import About
 
-NAMED_BY_OUR_DOOR = (*(f"MHA-VAL-{n}" for n in (1, 2, 3, *range(11, 21), 22)), "MHA-AUX-11")
+NAMED_BY_OUR_DOOR = (*(f"MHA-VAL-{n}" for n in (1, 2, 3, *range(11, 21), 22, 23, 24)), "MHA-AUX-11")
 """Refusals and forms of arguments and results that are those of this project."""
 
 

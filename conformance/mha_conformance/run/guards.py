@@ -25,7 +25,9 @@ def filler(dtype: Any, loud: bool = True) -> Any:
         return np.zeros((), kind)
     if kind.kind == "b":
         return np.ones((), kind)
-    return np.asarray(np.nan if kind.kind not in "iu" else STRANGE if kind.kind == "i" else 1, dtype=kind)
+    if kind.kind == "i":
+        return np.asarray(STRANGE).astype(kind)  # of narrow integers, the last bytes of it
+    return np.asarray(1 if kind.kind == "u" else np.nan, dtype=kind)
 
 
 class Guards:

@@ -11,13 +11,13 @@ from typing import Any
 from mha_conformance.run.arrays import converter, to_host
 from mha_conformance.run.declaration import Declaration, read
 from mha_conformance.run.differentiated import differentiated
-from mha_core import Claims, KVCache, load, merge_partials
+from mha_core import Api, BackendUnavailable, Claims, KVCache, load, merge_partials
 from mha_core.backend import FORWARD
 
 OPTION_FEATURES = {
     "mask": "mask", "bias": "bias", "is_causal": "causal", "query_offset": "offset", "window": "window", "key_lengths": "lengths",
     "query_segments": "segments", "scale": "scale", "softcap": "softcap", "sink_logits": "sink", "return_weights": "weights",
-    "return_lse": "lse",
+    "return_lse": "lse", "dropout": "dropout",
 }  # fmt: skip
 EMULATOR = "emulator"
 """The device on which the kernels of the backend cupy run on a CPU: conformance/emulator, in a checkout."""
@@ -106,7 +106,7 @@ def _gradients(found: Implementation, declared: Declaration, target: Target) -> 
 def _backend(name: str, device: str | None) -> Implementation:
     if device is not None:
         _emulate(name, device)
-    api = load(name)
+    api = _usable(name)
     claims = api.backend.claims
     return Implementation(
         name=name, attention=api.attention, layer=api.multi_head_attention, merge=api.merge_partials, explain=api.explain,
@@ -115,6 +115,20 @@ def _backend(name: str, device: str | None) -> Implementation:
         layer_vjp=api.multi_head_attention_vjp if claims.features >= {"vjp", "layer"} else None,
         convert=converter(claims.arrays or "numpy", None), claims=claims, doors=True,
     )  # fmt: skip
+
+
+def _usable(name: str) -> Api:
+    """A backend that can compute here. Raises ``BackendUnavailable`` with what is missing, and with what can be run instead."""
+    try:
+        api = load(name)
+        if not api.backend.devices():
+            raise BackendUnavailable(name, "NOT_RUN: it finds no device", "run on a machine that has one, with its driver")
+    except BackendUnavailable as missing:
+        if name != "cupy":
+            raise
+        instead = f"{missing.install}; or run its kernels on a CPU, in a checkout: mha conform cupy --device {EMULATOR}"
+        raise BackendUnavailable(name, missing.reason, instead) from missing
+    return api
 
 
 def _emulate(name: str, device: str) -> None:
@@ -142,7 +156,7 @@ def _callable(target: Target) -> Implementation:
 def wrap(
     function: Callable[..., Any], name: str, arrays: str = "numpy", device: str | None = None, layout: str = "bhnd"
 ) -> Implementation:
-    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all."""
+    """A callable as an implementation: it claims exactly the options that its signature names; ``**kwargs`` claims all but dropout."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         features = FORWARD - {"layer"}

@@ -14,8 +14,10 @@ from mha_conformance.judge.reply import Reply
 from mha_conformance.run.arrays import Inexpressible, NoRoom
 from mha_conformance.run.facts import Witness
 from mha_conformance.run.guards import Guards
+from mha_conformance.run.held import Unmeasured, measured
 from mha_conformance.run.implementation import OPERANDS, Implementation
-from mha_conformance.run.prepared import IN_PLACE, Native, overwritten, prepared
+from mha_conformance.run.kept import Kept
+from mha_conformance.run.prepared import IN_PLACE, overwritten, prepared
 from mha_conformance.run.sequences import one_statistic, through_cache
 from mha_conformance.run.training import call_vjp, gradient_reply
 from mha_conformance.run.unpacked import unpacked
@@ -42,41 +44,53 @@ class Asked(NamedTuple):
 
 def perform(implementation: Implementation, asked: Asked) -> list[Reply]:
     """One reply per request, in order; those of MHA-EXEC-7 run at once."""
-    witnessed = asked.rule in ("facts", "gradient facts")
     if asked.clause == CONCURRENT:
         with ThreadPoolExecutor(len(asked.requests)) as pool:
-            return list(pool.map(lambda one: _answer(implementation, one, [], Guards(asked.loud), witnessed), asked.requests))
-    held, guards = list[Native](), Guards(asked.loud)
-    return [_answer(implementation, request, held, guards, witnessed) for request in asked.requests]
+            return list(
+                pool.map(lambda one: _answer(implementation, one, Kept(), Guards(asked.loud), asked.rule), asked.requests)
+            )
+    if asked.rule == "memory":  # what is loaded and set up at a first call is no part of a later one
+        for request in map(_small, asked.requests):
+            _answer(implementation, request, Kept(), Guards(asked.loud), "bound")
+    kept, guards = Kept(), Guards(asked.loud)
+    replies = [_answer(implementation, request, kept, guards, asked.rule) for request in asked.requests]
+    return [replace(reply, changed=kept.changed(at, implementation.host)) for at, reply in enumerate(replies)]
 
 
-def _answer(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
-    """Convert, call, convert back, and look around the arrays.
+def _small(request: Request) -> Request:
+    """The same call of few queries and keys."""
+    return replace(request, operands=tuple(x[..., :64, :] for x in request.operands))
 
-    ``held`` keeps the arrays of a case alive, so that none is built where another one was.
-    """
-    reply = _answered(implementation, request, held, guards, witnessed)
+
+def _answer(implementation: Implementation, request: Request, kept: Kept, guards: Guards, rule: Rule) -> Reply:
+    """Convert, call, convert back, and look around the arrays."""
+    kept.begin()
+    reply = _answered(implementation, request, kept, guards, rule)
     return replace(reply, touched=guards.touched())
 
 
-def _answered(implementation: Implementation, request: Request, held: list[Native], guards: Guards, witnessed: bool) -> Reply:
+def _answered(implementation: Implementation, request: Request, kept: Kept, guards: Guards, rule: Rule) -> Reply:
     try:
         operands, options = prepared(implementation, request, guards)
         if request.layout == IN_PLACE:
-            operands, options = overwritten(operands, options, held)
-        held.append((operands, options))
+            operands, options = overwritten(operands, options, kept.arrays)
+        kept.arrays.append((operands, options))
     except Inexpressible as error:
         return Reply("inexpressible", error=str(error))
     except NoRoom as error:
         return Reply("no room", error=str(error))
-    witness = Witness(implementation.host, request.target, operands, options) if witnessed else None
+    facts = rule in ("facts", "gradient facts")
+    witness = Witness(implementation.host, request.target, operands, options) if facts else None
     kernel = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             kernel = _kernel(implementation, request, operands, options)
             _prepare(implementation, request)
-            result = _call(implementation, request, operands, options)
+            call = partial(_call, implementation, request, operands, options)
+            result, most = measured(call, operands) if rule == "memory" else (call(), None)
+    except Unmeasured as error:
+        return Reply("inexpressible", error=str(error))
     except BackendUnavailable as error:
         return Reply("not run", error=error.reason, kernel=kernel)
     except Unsupported as error:
@@ -90,18 +104,21 @@ def _answered(implementation: Implementation, request: Request, held: list[Nativ
         if request.target in ("vjp", "layer vjp"):
             turned = implementation.layout == "bnhd" and request.target == "vjp"
             return gradient_reply(implementation.host, witness, result, turned)
-        return replace(_reply(implementation, request, witness, result), kernel=kernel)
+        reply = replace(_reply(implementation, request, witness, result, kept), kernel=kernel)
+        return reply if most is None else replace(reply, facts={**reply.facts, "held": most})
     except Exception as error:
         return Reply("refused", error=f"a result that is no array: {type(result).__name__} ({type(error).__name__}: {error})")
 
 
-def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any) -> Reply:
+def _reply(implementation: Implementation, request: Request, witness: Witness | None, result: Any, kept: Kept) -> Reply:
     """What came back, on the host. Raises whatever a strange object raises."""
     output, weights, lse = (result[0], None, result[1]) if request.target == "merge" else unpacked(result)
     facts = {} if witness is None else witness.of_results(result, output, weights, lse)
     # the steps over a cache were brought back one by one
-    come = np.asarray if request.target == "cache" else implementation.host
-    host = [None if x is None else come(x) for x in (output, weights, lse)]
+    if request.target == "cache":
+        host = [None if x is None else np.asarray(x) for x in (output, weights, lse)]
+    else:
+        host = kept.brought_back({"output": output, "weights": weights, "lse": lse}, implementation.host)
     if request.target == "statistics":
         host[0] = np.asarray(host[0], dtype=np.float64)  # keys are integers, judged as numbers like the rest
     if strange := [x.dtype for x in host if x is not None and x.dtype.kind not in "bfiuc"]:

@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mha_conformance.cases.calls import with_keep
 from mha_conformance.cases.case import AS_LIST, Request
 from mha_conformance.run.arrays import Inexpressible, laid_out, numpy_dtype
 from mha_conformance.run.guards import Guards
@@ -31,8 +32,10 @@ def prepared(implementation: Implementation, request: Request, guards: Guards) -
             values = laid_out(values, "contiguous" if request.layout.startswith((ALONE, IN_PLACE)) else request.layout, name)
             if implementation.layout == "bnhd":
                 values = np.swapaxes(values, -2, -3)
-        elif name in request.arrays and request.layout.startswith(ALONE):
-            values = laid_out(values, request.layout.removeprefix(ALONE), name)
+        elif name in request.arrays:
+            values = laid_out(
+                values, request.layout.removeprefix(ALONE) if request.layout.startswith(ALONE) else "contiguous", name
+            )
         return implementation.convert(guards.around(values, name), name)
 
     if request.target == "merge":
@@ -40,7 +43,7 @@ def prepared(implementation: Implementation, request: Request, guards: Guards) -
         return [native(f"part {at}", x, kinds[f"part {at}"]) for at, x in enumerate(parts)], {}
     operands = [native(name, x, kinds[name]) for name, x in zip(OPERANDS, request.operands, strict=True)]
     options = {name: native(name, x, kinds[name]) for name, x in request.arrays.items()}
-    options |= request.options
+    options = with_keep(options | dict(request.options))
     if request.target in ("layer", "layer vjp"):
         operands.append(Projections(**{name: native(name, x, request.dtype) for name, x in request.projections.items()}))
     if implementation.declared.native_offset is not None:

@@ -13,6 +13,9 @@ from mha_core import Claims
 from mha_spec import SPEC_VERSION
 from mha_spec.profiles import Grade
 
+FRUGAL = "MHA-COST-7"
+"""Said in the sentence where it was measured: its cases are of level full, and no device is measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -111,10 +114,11 @@ class Report:
         left = ", ".join(sorted(every - self.claims.features)) or "nothing"
         strict = "; class strict" if self.claims.strict else ""
         flushes = "; flushes subnormal numbers" if self.claims.flushes_subnormals else ""
+        frugal = "; memory linear" if any(v.clause == FRUGAL and v.status == "PASS" for v in self.verdicts) else ""
         verb = "is not known to conform" if self.missing else "conforms"
         return (
             f"{verb} to MHA {SPEC_VERSION}, profile {self._profiles}{self._door}, for {asked}{strict}{flushes}; "
-            f"determinism {self.claims.determinism}; not claimed: {left}{self._ending}."
+            f"determinism {self.claims.determinism}{frugal}; not claimed: {left}{self._ending}."
         )
 
     @property

@@ -1,5 +1,6 @@
 """A request made smaller along one axis, with every option that speaks of that axis; positions keep their meaning."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from mha_conformance.cases import Request
 
 AXES = {"h": -3, "n": -2, "m": -2, "d_k": -1, "d_v": -1}
 """Where the operands have the axis, batch axes apart: queries for n, keys and values for m."""
+OF_SCORES = ("mask", "bias", "keep")
 BATCH_ARRAYS = ("query_offset", "key_lengths", "query_segments", "key_segments")
 
 
@@ -36,17 +38,17 @@ def keep(request: Request, axis: str, start: int, stop: int) -> Request:
         group = query.shape[-3] // max(key.shape[-3], 1)
         query = _cut(query, -3, start * group, stop * group)
         key, value = _cut(key, -3, start, stop), _cut(value, -3, start, stop)
-        arrays = _scores(arrays, -3, start * group, stop * group)
+        arrays, options = _scores(arrays, -3, start * group, stop * group), _begun(options, "head_start", start * group)
         if "sink_logits" in arrays:
             arrays["sink_logits"] = arrays["sink_logits"][start * group : stop * group]
     elif axis == "n":
         query = _cut(query, -2, start, stop)
         arrays = _last(_scores(arrays, -2, start, stop), "query_segments", start, stop)
-        arrays, options = _moved(arrays, options, start)
+        arrays, options = _moved(arrays, _begun(options, "query_start", start), start)
     elif axis == "m":
         key, value = _cut(key, -2, start, stop), _cut(value, -2, start, stop)
         arrays = _last(_scores(arrays, -1, start, stop), "key_segments", start, stop)
-        arrays, options = _moved(arrays, options, -start)
+        arrays, options = _moved(arrays, _begun(options, "key_start", start), -start)
         arrays, options = _shorter(arrays, options, start)
     elif axis == "d_k":
         query, key = _cut(query, -1, start, stop), _cut(key, -1, start, stop)
@@ -59,15 +61,16 @@ def without_batch_axis(request: Request) -> Request:
     """The request without its first batch axis, which has one item."""
     rank = request.operands[0].ndim
     arrays = {
-        name: x[0] if name in BATCH_ARRAYS or (name in ("mask", "bias") and x.ndim == rank) else x
+        name: x[0] if name in BATCH_ARRAYS or (name in OF_SCORES and x.ndim == rank) else x
         for name, x in request.arrays.items()
     }
     return replace(request, operands=tuple(x[0] for x in request.operands), arrays=arrays)
 
 
 def without(request: Request, option: str) -> Request:
-    """The request without one option, segments together."""
-    dropped = ("query_segments", "key_segments") if option.endswith("segments") else (option,)
+    """The request without one option; segments together, and dropout with its mask."""
+    together = (("query_segments", "key_segments"), ("dropout", "keep"))
+    dropped = next((names for names in together if option in names), (option,))
     return replace(
         request,
         arrays={name: x for name, x in request.arrays.items() if name not in dropped},
@@ -78,10 +81,20 @@ def without(request: Request, option: str) -> Request:
 def _keep_items(request: Request, axis: int, start: int, stop: int) -> Request:
     rank = request.operands[0].ndim
     arrays = {
-        name: _cut(x, axis, start, stop) if name in BATCH_ARRAYS or (name in ("mask", "bias") and x.ndim == rank) else x
+        name: _cut(x, axis, start, stop) if name in BATCH_ARRAYS or (name in OF_SCORES and x.ndim == rank) else x
         for name, x in request.arrays.items()
     }
-    return replace(request, operands=tuple(_cut(x, axis, start, stop) for x in request.operands), arrays=arrays)
+    operands = tuple(_cut(x, axis, start, stop) for x in request.operands)
+    behind = math.prod(request.operands[0].shape[axis + 1 : -3])  # right for the first batch axis, whose parts lie together
+    return replace(request, operands=operands, arrays=arrays, options=_begun(request.options, "batch_start", start * behind))
+
+
+def _begun(options: Mapping[str, Any], name: str, by: int) -> dict[str, Any]:
+    """Dropout whose part begins ``by`` later, so that the pairs that are left keep their numbers."""
+    drop = options.get("dropout")
+    if drop is None or drop.seed is None:
+        return dict(options)
+    return {**options, "dropout": drop._replace(**{name: getattr(drop, name) + by})}
 
 
 def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
@@ -94,9 +107,7 @@ def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
 
 def _scores(arrays: Mapping[str, Any], axis: int, start: int, stop: int) -> dict[str, Any]:
     """Mask and bias cut along an axis of the scores, where they have it."""
-    return {
-        name: _cut(x, axis, start, stop) if name in ("mask", "bias") and x.ndim >= -axis else x for name, x in arrays.items()
-    }
+    return {name: _cut(x, axis, start, stop) if name in OF_SCORES and x.ndim >= -axis else x for name, x in arrays.items()}
 
 
 def _last(arrays: Mapping[str, Any], name: str, start: int, stop: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases import Case, Request
-from mha_conformance.cases.calls import call_of, visible_pairs
+from mha_conformance.cases.calls import call_of, some_row_is_empty
 from mha_conformance.cases.case import Rule
 from mha_conformance.cases.described import OPERANDS
 from mha_conformance.shrink.cut import keep, sizes, without, without_batch_axis
@@ -47,7 +47,7 @@ def smallest(case: Case, still: Still) -> Smallest | None:
     found = still(case)
     if found is None:
         return None
-    seeing = not _some_row_is_empty(requests)
+    seeing = not some_row_is_empty(requests)
     tries = 1
     kept = True
     while kept:
@@ -55,7 +55,7 @@ def smallest(case: Case, still: Still) -> Smallest | None:
         for candidate in _candidates(requests):
             if tries == MOST_TRIES:
                 return Smallest(_remade(case, requests), found, tries)
-            if not _legal(candidate) or (seeing and _some_row_is_empty(candidate)):
+            if not _legal(candidate) or (seeing and some_row_is_empty(candidate)):
                 continue  # an empty row would be another failure than that of rows that see
             tries += 1
             again = still(_remade(case, candidate))
@@ -76,10 +76,6 @@ def _legal(requests: tuple[Request, ...]) -> bool:
     except Violation:
         return False
     return True
-
-
-def _some_row_is_empty(requests: tuple[Request, ...]) -> bool:
-    return any(not visible_pairs(request).any(axis=-1).all() for request in requests)
 
 
 def _candidates(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:

@@ -21,6 +21,8 @@ def why_not(case: Case) -> str:
         return f"{LIVE}gradients have no files yet"
     if case.clause == CONCURRENT:
         return f"{LIVE}calls at the same time"
+    if "dropout" in case.features:
+        return f"{LIVE}dropout has no form in files yet"
     if any(request.target in TARGETS for request in case.make()):
         return f"{LIVE}a cache is filled in many calls, and packs and statistics are functions of this project"
     if any(request.layout != "contiguous" for request in case.make()):

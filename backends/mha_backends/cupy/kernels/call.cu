@@ -15,6 +15,13 @@ struct Params {
     char* output;         // (batch, heads, n, d_v) the query's type
     char* clean;          // (batch, kv_heads, m, d_v) the values with 0 for NaN and infinities
     char* tainted;        // (batch, kv_heads, m) bytes: 1 where a value of this key was taken out
+    char* dscores;        // (items, rows, m) real: dO . v, then dS
+    char* products;       // (items, rows, m) real: q . k, then dS times the slope of the cap; 0 where there is no cap
+    char* rests;          // (items, n) real: D - dL of a row
+    char* sink_terms;     // (items, n) real: what a row adds to the gradient of its sink
+    char* dqueries;       // (batch, heads, n, d_k) the query's type
+    char* dkeys;          // (batch, kv_heads, m, d_k) the query's type
+    char* dvalues;        // (batch, kv_heads, m, d_v) the query's type
     // what is read, with strides in bytes, 0 on broadcast axes
     char* queries;        // (batch, heads, n, d_k)
     long long queries_b, queries_h, queries_i, queries_c;
@@ -26,6 +33,18 @@ struct Params {
     long long mask_b, mask_h, mask_i, mask_j;
     char* bias;           // (batch, heads, n, m), or 0
     long long bias_b, bias_h, bias_i, bias_j;
+    char* outputs;        // (batch, heads, n, d_v), of the forward
+    long long outputs_b, outputs_h, outputs_i, outputs_c;
+    char* lses;           // (batch, heads, n) real, of the forward
+    long long lses_b, lses_h, lses_i;
+    char* grads;          // (batch, heads, n, d_v): dO
+    long long grads_b, grads_h, grads_i, grads_c;
+    char* grad_lses;      // (batch, heads, n) real: dL, or 0
+    long long grad_lses_b, grad_lses_h, grad_lses_i;
+    char* grad_weights;   // (batch, heads, n, m): dA, or 0
+    long long grad_weights_b, grad_weights_h, grad_weights_i, grad_weights_j;
+    char* dbias;          // (batch, heads, n, m) real, a sum that is added to; stride 0 where the bias was broadcast
+    long long dbias_b, dbias_h, dbias_i, dbias_j;
     char* sinks;          // (heads,), or 0
     long long sinks_h;
     char* offsets;        // (batch,), or 0: then `offset` for all
@@ -41,7 +60,7 @@ struct Params {
     long long exponent;   // the exponent bits of `element`: all of them set is NaN or an infinity
     // sizes
     long long batch, heads, kv_heads, n, m, d_k, d_v, first, rows;
-    long long whole_rows;      // 1 queries + 2 keys + 4 values: those whose rows can be copied 16 bytes at a time
+    long long whole_rows;      // 1 queries + 2 keys + 4 values + 8 grads: those whose rows can be copied 16 bytes at a time
     // numbers
     long long left, right;     // the band; -1 is an open side
     long long offset, length;
@@ -106,7 +125,8 @@ template <typename real> __device__ void store(char* base, long long index, long
 {
     if (type == 1) ((unsigned short*)base)[index] = to_half((float)x);
     else if (type == 2) ((unsigned short*)base)[index] = to_bfloat((float)x);
-    else ((real*)base)[index] = x;
+    else if (type == 3) ((float*)base)[index] = (float)x;
+    else ((double*)base)[index] = x;
 }
 
 __device__ __noinline__ long long load_integer(const char* at, long long type)
@@ -216,13 +236,25 @@ template <typename real> __device__ real scaled(const Params& p, real product)
     return bounded((real)p.scale * bounded(product));           // MHA-ATTN-1, MHA-ATTN-3
 }
 
-template <typename real> __device__ real score(const Params& p, const Row& row, long long j, real product)
+// The score, and by how much it grows with the scaled product: 1, or the slope of the cap (MHA-GRAD-9).
+template <typename real> __device__ real score(const Params& p, const Row& row, long long j, real product, real& slope)
 {
     real s = scaled(p, product);
     const real cap = (real)p.softcap;
-    if (cap > 0) s = cap * tanh(s / cap);                       // MHA-ATTN-10
+    slope = 1;
+    if (cap > 0) {
+        const real t = tanh(s / cap);
+        s = cap * t;                                            // MHA-ATTN-10
+        slope = 1 - t * t;
+    }
     if (p.bias) s += bias_of<real>(p, row, j);                  // MHA-ATTN-11
     return bounded(s);
+}
+
+template <typename real> __device__ real score(const Params& p, const Row& row, long long j, real product)
+{
+    real slope;
+    return score(p, row, j, product, slope);
 }
 
 // The logit of a head's sink, finite or NaN; -infinity where there is none (MHA-ATTN-12).

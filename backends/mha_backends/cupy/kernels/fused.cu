@@ -6,7 +6,7 @@
 //     O = e^(m_old - m) O + P V
 //     output = O / l,   lse = m + log(l)                      after the last tile
 //
-// It stands behind call.cu and primitives.cu, and is compiled for
+// It stands behind call.cu, primitives.cu and tiles.cu, and is compiled for
 //     ELEMENT      float16 or bfloat16
 //     D_K, D_V     multiples of 16, at least the channels of a key and of a value; the channels in excess are 0
 //     B_R, B_C     64, and 64 or 32: the more channels, the fewer keys do registers and shared memory hold
@@ -16,98 +16,11 @@
 // the keys that any of them may see. Block x has the queries of tile x % tiles, counted from the end, of item x / tiles.
 // While a tile of K and V is worked on, the next one is copied into the other half of shared memory.
 //
-// Within a warp, lane 4 g + t holds of every 16 x 8 tile of S, P and O the rows g and g + 8, columns 2 t and 2 t + 1: numbers
-// [2 r] and [2 r + 1] of each tile belong to row r of the lane's two. The four lanes of equal g hold a row together.
-//
 // Hidden keys have no influence (MHA-MASK-18, MHA-MASK-19). S_ij depends on q_i and k_j alone, and is never read where j is
 // hidden from i. The product P V mixes keys, and 0 . NaN is NaN: where an option may hide a key, NaN and infinities of V become
 // 0 in shared memory, and O_ic is set to NaN where i sees one of channel c. No step depends on what a row does not see.
 
-enum { FULL, BY_POSITION, BY_PAIR };
-
-constexpr int WARPS = B_R / 16, THREADS = 32 * WARPS;
-constexpr int CHUNK = 8;                                              // elements in 16 bytes
-constexpr int K_ROW = D_K + CHUNK, V_ROW = D_V + CHUNK;               // of shared memory: eight rows begin in eight different banks
 constexpr int K_TILE = B_C * K_ROW, V_TILE = B_C * V_ROW;
-constexpr int AT_ONCE = B_C == 64 ? 4 : 1;                            // how far Q K^T is unrolled: wide tiles need the registers
-constexpr float LOG2_E = 1.44269504088896341f, LN_2 = 0.693147180559945309f;
-
-struct alignas(16) Chunk { unsigned words[4]; };
-
-__device__ bool is_broken(const Params& p, unsigned bits) { return (bits & p.exponent) == p.exponent; }
-
-
-// ---- Tiles in shared memory ----
-
-// ROWS rows of x from `first` on, 0 beyond its end and in the channels from `width` on.
-template <int ROWS, int D>
-__device__ void fetch(ELEMENT* tile, const char* x, long long row_step, long long channel_step, bool whole_rows,
-                      long long first, long long end, int width)
-{
-#pragma unroll 1    // the addresses of several chunks at once would cost the registers that O needs
-    for (int k = threadIdx.x; k < ROWS * D / CHUNK; k += THREADS) {
-        const int r = k / (D / CHUNK), c = k % (D / CHUNK) * CHUNK;
-        const int channels = first + r < end && c < width ? width - c : 0;
-        ELEMENT* to = tile + r * (D + CHUNK) + c;
-        const char* from = channels ? x + (first + r) * row_step + c * channel_step : x;
-        if (whole_rows) {
-            copy_16(to, from, channels < CHUNK ? channels * (int)sizeof(ELEMENT) : 16);
-        } else {
-#pragma unroll 2
-            for (int e = 0; e < CHUNK; ++e)
-                to[e].bits = e < channels ? ((const ELEMENT*)(from + e * channel_step))->bits : (unsigned short)0;
-        }
-    }
-}
-
-// NaN and infinities become 0; true if there were any. A thread looks at what it fetched itself, so no barrier stands between.
-template <int ROWS, int D> __device__ bool clean(const Params& p, ELEMENT* tile)
-{
-    bool found = false;
-#pragma unroll 1
-    for (int k = threadIdx.x; k < ROWS * D / CHUNK; k += THREADS) {
-        Chunk* const at = (Chunk*)(tile + k / (D / CHUNK) * (D + CHUNK) + k % (D / CHUNK) * CHUNK);
-        Chunk chunk = *at;
-        bool broken = false;
-#pragma unroll
-        for (int w = 0; w < 4; ++w)
-#pragma unroll
-            for (int shift = 0; shift < 32; shift += 16)
-                if (is_broken(p, chunk.words[w] >> shift)) {
-                    chunk.words[w] &= ~(0xffffu << shift);
-                    broken = true;
-                }
-        if (broken) *at = chunk;
-        found |= broken;
-    }
-    return found;
-}
-
-// O_ic = NaN where query i sees a key of this tile whose value has NaN or an infinity in channel c (MHA-MASK-21).
-// `seen` holds the visible pairs of this lane: bit 4 j + e for number e of tile j of S.
-__device__ void spread_nan(const Params& p, const char* values, long long first_key, unsigned seen, float (&O)[D_V / 8][4])
-{
-    const int lane = threadIdx.x % 32, t = lane % 4;
-#pragma unroll
-    for (int j = 0; j < D_V / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int c = 8 * j + 2 * t + e;
-            unsigned poisoned = 0;    // bit 0 for the first row, bit 2 for the second
-#pragma unroll 1
-            for (int k = 0; k < B_C; ++k) {    // of the four lanes of these rows, one knows who sees key k
-                const unsigned sees = from_lane(seen, lane - t + k % 8 / 2) >> (4 * (k / 8) + k % 2) & 5;
-                if (sees == 0 || c >= p.d_v) continue;
-                const char* const value = values + (first_key + k) * p.values_j + c * p.values_c;
-                if (is_broken(p, ((const ELEMENT*)value)->bits)) poisoned |= sees;
-            }
-            if (poisoned & 1) O[j][e] = not_a_number<float>();
-            if (poisoned & 4) O[j][2 + e] = not_a_number<float>();
-        }
-}
-
-
-// ---- The kernel ----
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
 {
@@ -156,20 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
         const bool broken = FORM != FULL && clean<B_C, D_V>(p, V_j);
         const bool any_broken = __syncthreads_or(broken);    // everybody's has
 
-        // S = Q K^T (MHA-ATTN-1), 16 channels at a time
         float S[B_C / 8][4] = {};
-#pragma unroll AT_ONCE
-        for (int c = 0; c < D_K; c += 16) {
-            unsigned q[4];
-            load_matrices(q, Q + (16 * warp + lane % 16) * K_ROW + c + lane / 16 * 8);
-#pragma unroll
-            for (int j = 0; j < B_C / 8; j += 2) {
-                unsigned k[4];    // keys 8 j to 8 j + 15: k[0], k[1] for the first eight of them
-                load_matrices(k, K_j + (8 * j + lane / 16 * 8 + lane % 8) * K_ROW + c + lane / 8 % 2 * 8);
-                multiply_add(ELEMENT(), S[j], q, k[0], k[1]);
-                multiply_add(ELEMENT(), S[j + 1], q, k[2], k[3]);
-            }
-        }
+        add_products_of_rows<D_K>(S, Q, K_j);    // S = Q K^T (MHA-ATTN-1)
 
         // the score of a visible pair (MHA-ATTN-9); hidden is selected, not added (MHA-MASK-3)
         unsigned seen = 0;
@@ -217,22 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
                 for (int e = 2 * r; e < 2 * r + 2; ++e) O[j][e] *= shrink;
         }
 
-        // O += P V (MHA-ATTN-8), 16 keys at a time; two neighbouring tiles of P are one factor
-#pragma unroll
-        for (int j = 0; j < B_C / 8; j += 2) {
-            const unsigned P[4] = {
-                pair_of(ELEMENT(), S[j][0], S[j][1]), pair_of(ELEMENT(), S[j][2], S[j][3]),
-                pair_of(ELEMENT(), S[j + 1][0], S[j + 1][1]), pair_of(ELEMENT(), S[j + 1][2], S[j + 1][3]),
-            };
-#pragma unroll
-            for (int c = 0; c < D_V / 8; c += 2) {
-                unsigned v[4];    // channels 8 c to 8 c + 15: v[0], v[1] for the first eight of them
-                load_transposed(v, V_j + (8 * j + lane % 16) * V_ROW + 8 * c + lane / 16 * 8);
-                multiply_add(ELEMENT(), O[c], P, v[0], v[1]);
-                multiply_add(ELEMENT(), O[c + 1], P, v[2], v[3]);
-            }
-        }
-        if (any_broken) spread_nan(p, values, key, seen, O);
+        add_weighted_rows<V_ROW, D_V>(O, S, V_j);    // O += P V (MHA-ATTN-8)
+        if (any_broken) spread_nan<D_V>(p, values, p.values_j, p.values_c, p.d_v, key, seen, O);    // MHA-MASK-21
         __syncthreads();    // everybody has read this half: it may be overwritten
     }
 
@@ -255,18 +142,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
         const long long at = item * p.n + i;
         if (p.lse && t == 0)    // MHA-AUX-4, MHA-AUX-6; an empty row has the sink's logit or -infinity (MHA-MASK-15, MHA-MASK-17)
             ((float*)p.lse)[at] = empty ? sink : shift + (logf(total) + (float)p.spread * LN_2);
-        ELEMENT* const output = (ELEMENT*)p.output + at * p.d_v;
-#pragma unroll
-        for (int j = 0; j < D_V / 8; ++j) {
-            const int c = 8 * j + 2 * t;
-            const float x = O[j][2 * r] * share, y = O[j][2 * r + 1] * share;
-            const unsigned both = pair_of(ELEMENT(), x, y);    // the one rounding to the type (MHA-NUM-3)
-            if (p.d_v % 2 == 0) {
-                if (c < p.d_v) *(unsigned*)(output + c) = both;
-            } else {
-                if (c < p.d_v) output[c].bits = (unsigned short)both;
-                if (c + 1 < p.d_v) output[c + 1].bits = (unsigned short)(both >> 16);
-            }
-        }
+        store_row<D_V>((ELEMENT*)p.output, at, p.d_v, 0, O, r, share);
     }
 }
