@@ -225,8 +225,9 @@ def test_parts_of_a_merge_that_hold_nan():
     np.testing.assert_array_equal(np.isnan(b.truth.output), [[[False, True]]])
     np.testing.assert_array_equal(b.output == 0, [[[False, True]]])
     assert np.isfinite(b.truth.lse).all() and (b.lse > 0).all()
-    b = merge_bound([(ones, nan_lse), (ones, zeros)], None, P32)
-    assert np.isnan(b.truth.output).all() and np.isnan(b.truth.lse).all() and not b.output.any() and not b.lse.any()
+    for parts in ([(ones, nan_lse), (ones, zeros)], [(ones, zeros), (ones, nan_lse)]):
+        b = merge_bound(parts, None, P32)
+        assert np.isnan(b.truth.output).all() and np.isnan(b.truth.lse).all() and not b.output.any() and not b.lse.any()
 
 
 def test_one_part_beside_empty_ones_keeps_its_own_bounds():
