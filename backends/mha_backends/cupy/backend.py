@@ -40,7 +40,7 @@ def build(cuda: Cuda, tf32: bool) -> Backend:
     claims = Claims(
         arrays="cupy",
         dtypes=tuple(profiles),
-        features=FORWARD | {"vjp"},
+        features=FORWARD | {"dropout", "vjp"},
         profiles=profiles,
         strict=False,
         determinism="run-to-run",
