@@ -6,6 +6,8 @@ from cupy_machine import TYPES, fake, formula, operands, wide
 from emulator.arrays import fake_cupy
 
 from mha_spec.call import Cotangents
+from mha_spec.contract import attention_call
+from mha_spec.equations_dropout import factors
 from mha_spec.numerics import PROFILES, error_ratio
 from mha_spec.numerics_backward import gradient_bound
 
@@ -28,16 +30,23 @@ def visible(q, k, v, options):
     return formula(*(np.zeros(x.shape) for x in (q, k, v)), **equal)[1] > 0
 
 
-def bounds_of(kind, q, k, v, g, options):
-    """The truth of each gradient, and the bound around it."""
+def bounds_of(kind, q, k, v, g, options, dropped=None):
+    """The truth of each gradient, and the bound around it; ``dropped`` are the factors of dropout."""
     d_k = q.shape[-1]
     bias = wide(options.get("bias"))
     return gradient_bound(
         wide(q), wide(k), wide(v), Cotangents(wide(g), *(wide(options.get(name)) for name in ARRIVING)),
         PROFILES[STRICTEST[kind]], scale=options.get("scale", d_k**-0.5 if d_k else 1.0), softcap=options.get("softcap"),
         bias=None if bias is None else bias.reshape((1,) * (q.ndim - bias.ndim) + bias.shape), visible=visible(q, k, v, options),
+        factors=dropped,
         sink=wide(options.get("sink_logits")),
     )  # fmt: skip
+
+
+def factors_of(q, k, v, dropout):
+    """(*b, h, n, m): what dropout multiplies the weights with, by the equations; None without."""
+    call = attention_call(*(np.zeros(x.shape) for x in (q, k, v)), dropout=dropout)
+    return None if call.dropout is None else np.broadcast_to(factors(call), (*q.shape[:-1], k.shape[-2]))
 
 
 def worst(found, bounds):

@@ -72,21 +72,31 @@ BUGS = (
     Bug("-inf minus -inf", "position", "wrong", "shift = top == hidden ? 0 : top;\n            const float shrink",
         "shift = top;\n            const float shrink"),
     Bug("hidden is a large negative number", "pair", "wrong", "hidden = minus_infinity<float>()", "hidden = -30000.0f"),
+    Bug("the factor is missing", "dropout", "wrong", "shrink / total * (float)p.factor;", "shrink / total;"),
+    Bug("l sums what is kept", "dropout", "wrong", "S[j][e] *= kept(p, rows[r], key + 8 * j + 2 * t + e % 2);",
+        "{ const float P = S[j][e]; S[j][e] *= kept(p, rows[r], key + 8 * j + 2 * t + e % 2); l[r] += S[j][e] - P; }"),
     Bug("the sink takes no weight", "full", "wrong", "if (sink != hidden) total +=", "if (false) total +="),
     Bug("the sink is not the top", "loud sink", "wrong", "top = sink > m[r] ? sink : m[r]", "top = m[r]"),
     Bug("lse forgets the spread", "bfloat16", "wrong", " + (float)p.spread * LN_2", ""),
     Bug("lanes are at different collectives", "full", "fault", "other = exchanged(top, difference)",
         "other = g % 2 ? exchanged(top, difference) : top"),
+    # dropout
+    Bug("a round too few", "dropout", "wrong", "round < 10", "round < 9"),
+    Bug("the key does not grow", "dropout", "wrong", "k1 += 0xBB67AE85u;", ""),
+    Bug("the words of the head before", "dropout", "wrong", "(unsigned)(p.head_start + row.h)", "(unsigned)(p.head_start + row.h - 1)"),
+    Bug("the lane of another key", "dropout", "wrong", "(int)(key % 4)", "(int)(key % 2)"),
+    Bug("key_start in 32 bits", "dropout", "wrong", "const long long key = p.key_start + j;", "const int key = (int)p.key_start + j;"),
+    Bug("what is kept is dropped", "dropout", "wrong", "word >= p.threshold", "word < p.threshold"),
     # heads and strides
     Bug("kv heads repeat instead of lasting", "full", "wrong", "row.h / (p.heads / p.kv_heads)", "row.h % p.kv_heads"),
     Bug("values walk with the stride of keys", "full", "wrong", "kv * p.values_h", "kv * p.keys_h"),
     Bug("offsets of 32 bits", "far", "wrong", "x + (first + r) * row_step", "x + (int)((first + r) * row_step)"),
     # hidden NaN
     Bug("hidden NaN reaches the product", "pair", "wrong", "clean<B_C, D_V>(p, V_j)", "false"),
-    Bug("visible NaN is lost", "pair", "wrong", "if (any_broken) spread_nan", "if (any_broken && p.m < 0) spread_nan"),
+    Bug("visible NaN is lost", "pair", "wrong", "if (FORM != FULL && any_broken)", "if (FORM != FULL && any_broken && p.m < 0)"),
     Bug("NaN to the wrong row", "pair", "wrong", "if (poisoned & 1) O[j][e]", "if (poisoned & 4) O[j][e]"),
     Bug("NaN to every row of a tile", "pair", "wrong", "poisoned |= sees;", "poisoned |= 5;"),
-    Bug("NaN by what another lane sees", "pair", "wrong", "lane - t + k % 8 / 2", "lane"),
+    Bug("NaN by what another lane sees", "pair", "wrong", "lane - lane % 4 + k % 8 / 2", "lane"),
 )  # fmt: skip
 
 HALF_READ = "dK += dS^T Q (MHA-GRAD-6)\n        __syncthreads();"
@@ -113,6 +123,10 @@ BACKWARD_BUGS = (
     Bug("the sum over the group is missing", "full", "wrong", "steps = group * tiles_of_queries", "steps = tiles_of_queries"),
     Bug("every head of the group has the mask of the first", "pair", "wrong",
         "row = {item, b, h, query", "row = {item, b, kv * group, query"),
+    # dropout
+    Bug("dP passes no dropout", "dropout", "wrong", "if (FORM == BY_PAIR) dP *= keep * (float)p.factor;", ""),
+    Bug("dV passes no dropout", "dropout", "wrong", "S *= keep;", ""),
+    Bug("dV lacks the factor", "dropout", "wrong", "D_VS, dV, r, (float)p.factor", "D_VS, dV, r, 1"),
     # units, slices, tails
     Bug("dS overflows", "large", "wrong", "top > 32768 * unit[r]", "top > 1e30f * unit[r]"),
     Bug("sums stay in the old unit", "large", "wrong", "sums[j][e] *= unit[r] / larger;", ";"),
@@ -123,7 +137,7 @@ BACKWARD_BUGS = (
     Bug("hidden NaN of dO reaches dV", "pair", "wrong", "clean<B_C, D_V>(p, dO_i)", "false"),
     Bug("hidden NaN of Q reaches dK", "pair", "wrong", "if (FORM != FULL) clean<B_C, D_K>(p, Q_i);", ""),
     Bug("hidden NaN of K reaches dQ", "pair", "wrong", "if (FORM != FULL) clean<B_C, D_K>(p, K_j);", ""),
-    Bug("visible NaN of dO is lost", "pair", "wrong", "if (any_broken) {", "if (any_broken && p.m < 0) {"),
+    Bug("visible NaN of dO is lost", "pair", "wrong", "if (FORM != FULL && any_broken) {", "if (FORM != FULL && any_broken && p.m < 0) {"),
     # bias and sink
     Bug("a bias collects from one batch item", "bias", "wrong", "b < (p.dbias_b ? batch_item + 1 : p.batch)", "b < batch_item + 1"),
     Bug("queries beyond the last add to the bias", "bias", "wrong", "mine + 8 * (e / 2) < p.n && visible", "visible"),

@@ -6,15 +6,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from cupy_gradients import bounds_of, forget, launches_of, with_grad, worst
+from cupy_gradients import bounds_of, factors_of, forget, launches_of, with_grad, worst
 from cupy_machine import TYPES, fake, formula, operands, wide
 from emulator.arrays import Array, fake_cupy
 from emulator.launches import SCHEDULES, Fault
 from planted import BACKWARD_BUGS, BUGS
 
+from mha_core import Dropout
 from mha_spec.numerics import PROFILES, attention_bound, error_ratio
 
 RIGHT = "right"
+DROPOUT = Dropout(0.4, 2**40 + 7, head_start=7, query_start=3, key_start=2**33 + 2)
 NORESERVE = 0x4000  # Linux: only the pages that are touched count. The module mmap has no name for it before Python 3.13
 
 
@@ -42,13 +44,13 @@ class Forward(Question):
         machine.cuda = running
         self.launches = kept
         self.memory = [q, k, v, self.result.output, self.result.lse, *(x for x in given.values() if isinstance(x, np.ndarray))]
-        equal = {name: x for name, x in options.items() if name not in ("bias", "sink_logits")}
+        equal = {name: x for name, x in options.items() if name not in ("bias", "sink_logits", "dropout")}
         if "bias" in options:
             equal["bias"] = np.where(options["bias"] == -np.inf, -np.inf, 0.0)
         self.bounds = attention_bound(
             wide(q), wide(k), wide(v), PROFILES["PB16" if kind == "bfloat16" else "P16"], scale=q.shape[-1] ** -0.5,
             bias=wide(options.get("bias")), visible=formula(*(np.zeros(x.shape) for x in (q, k, v)), **equal)[1] > 0,
-            sink=wide(options.get("sink_logits")),
+            sink=wide(options.get("sink_logits")), factors=factors_of(q, k, v, options.get("dropout")),
         )  # fmt: skip
 
     def is_right(self, launches, schedule):
@@ -67,7 +69,8 @@ class Backward(Question):
 
     def __init__(self, machine, kind, *arrays, **options):
         self.launches, self.memory, self.found = launches_of(machine, kind, *arrays, **options)
-        self.bounds = bounds_of(kind, *self.memory[:4], options)
+        drop = options.pop("dropout", None)
+        self.bounds = bounds_of(kind, *self.memory[:4], options, factors_of(*self.memory[:3], drop))
 
     def is_right(self, launches, schedule):
         forget(self.found)
@@ -97,6 +100,8 @@ def posed(machine):
             v[..., 3, 1] = v[..., 70, 2] = np.nan
             mask = np.arange(70 * 75).reshape(70, 75) % 7 != 0
             return Forward(machine, "float16", q, k, v, mask=mask, bias=np.full((1, 75), -100000.0, "float32"))
+        if name == "dropout":
+            return Forward(machine, "float16", *operands(rng, n=10, m=30), dropout=DROPOUT)
         assert name == "far"
         return far_apart(machine, rng)
 
@@ -132,6 +137,8 @@ def posed_backward(machine):
             mask = rng.random((2, 4, 70, 75)) < 0.4
             bias = rng.standard_normal((70, 75)).astype("float32")
             return Backward(machine, "float16", q, k, v, g, mask=mask, bias=bias, softcap=1.0)
+        if name == "dropout":
+            return Backward(machine, "float16", *with_grad(rng, n=10, m=30), dropout=DROPOUT)
         if name == "bias":
             mask, bias = rng.random((70, 75)) < 0.4, rng.standard_normal((1, 75)).astype("float32")
             return Backward(machine, "float16", *with_grad(rng, n=70, m=75), mask=mask, bias=bias)

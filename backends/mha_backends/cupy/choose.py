@@ -112,7 +112,7 @@ def choose(capability: int, dtype: str, sizes: Sizes, options: frozenset[str]) -
 
 def _form(options: frozenset[str]) -> Form:
     """FULL has no step that hiding needs, BY_POSITION none that looks at single pairs."""
-    if options & {"mask", "bias", "segments", "softcap"}:
+    if options & {"mask", "bias", "segments", "softcap", "dropout"}:
         return "BY_PAIR"
     return "BY_POSITION" if options & {"band", "lengths"} else "FULL"
 
@@ -121,6 +121,7 @@ def options_of(call: Call) -> frozenset[str]:
     """Which options a call has, by name; what ``choose`` may know of them."""
     given = {
         "mask": call.mask, "bias": call.bias, "band": call.band, "lengths": call.key_lengths, "segments": call.query_segments,
-        "softcap": call.softcap, "sink": call.sink_logits, "weights": call.weights or None, "lse": call.lse or None,
+        "softcap": call.softcap, "dropout": call.dropout, "sink": call.sink_logits, "weights": call.weights or None,
+        "lse": call.lse or None,
     }  # fmt: skip
     return frozenset(name for name, value in given.items() if value is not None)

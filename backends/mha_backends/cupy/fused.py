@@ -17,7 +17,8 @@ def program(kernel: Fused) -> Program:
         "ELEMENT": kernel.element, "D_K": kernel.d_k, "D_V": kernel.d_v, "B_R": QUERIES, "B_C": kernel.keys, "FORM": kernel.form,
     }  # fmt: skip
     return Program(
-        ("call.cu", "primitives.cu", "tiles.cu", "fused.cu"), tuple((name, str(value)) for name, value in constants.items())
+        ("call.cu", "dropout.cu", "primitives.cu", "tiles.cu", "fused.cu"),
+        tuple((name, str(value)) for name, value in constants.items()),
     )
 
 

@@ -21,7 +21,7 @@ def programs(kernel: FusedBackward) -> tuple[Program, Program]:
         "FORM": kernel.form, "SLICES": kernel.slices,
     }  # fmt: skip
     given = tuple((name, str(value)) for name, value in constants.items())
-    common = ("call.cu", "primitives.cu", "tiles.cu", "backward.cu")
+    common = ("call.cu", "dropout.cu", "primitives.cu", "tiles.cu", "backward.cu")
     return (
         Program((*common, "backward_keys.cu", "backward_queries.cu"), given),
         Program((*common, "backward_bias.cu"), given),

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from math import floor, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mha_backends.cupy.params import EXPONENT, FLOATS, pointer, reading, real_of
-from mha_spec.call import Array, AttentionResult, Call, dtype_name
+from mha_spec.call import Array, AttentionResult, Call, Dropout, dtype_name
 
 _PER_BATCH_ITEM = ("query", "key", "value", "mask", "bias", "query_offset", "key_lengths", "query_segments", "key_segments")
 
@@ -50,7 +51,8 @@ def describe(call: Call, b: int, result: AttentionResult) -> Described:
             flat = ids.reshape(b, ids.shape[-1])
             alive.append(flat)
             fields |= reading(name, flat, flat.strides)
-    for name, option in (("mask", call.mask), ("bias", call.bias)):
+    fields |= _dropout(call.dropout)
+    for name, option in (("mask", call.mask), ("bias", call.bias), ("keep", _keep(call))):
         if option is not None:
             strides = score_strides(option, call)
             assert strides is not None, "one_batch_axis gives calls whose mask and bias have one batch stride"
@@ -66,12 +68,37 @@ def one_batch_axis(call: Call, arrays: Mapping[str, Array | None]) -> Iterator[t
     Such arrays may be broadcast over some batch axes and not over others: to walk them as one axis they would have to be copied
     out. ``arrays`` are what else has the batch axes of the call, and are cut along with it.
     """
-    if all(x is None or score_strides(x, call) for x in (call.mask, call.bias, *(arrays.get(name) for name in OF_SCORES))):
+    if all(
+        x is None or score_strides(x, call)
+        for x in (call.mask, call.bias, _keep(call), *(arrays.get(name) for name in OF_SCORES))
+    ):
         yield call, dict(arrays)
         return
-    for t in range(call.sizes.batch[0]):
+    first, *others = call.sizes.batch
+    for t in range(first):
         part = replace(call, **{name: _item(getattr(call, name), t) for name in _PER_BATCH_ITEM})
+        if (drop := call.dropout) is not None:
+            part = replace(
+                part, dropout=drop._replace(keep=_item(drop.keep, t), batch_start=drop.batch_start + t * prod(others))
+            )
         yield from one_batch_axis(part, {name: _item(x, t) for name, x in arrays.items()})
+
+
+def _keep(call: Call) -> Array | None:
+    """The mask of what dropout keeps; None where it draws, and at rate 1, where everything is dropped."""
+    return None if call.dropout is None or call.dropout.rate == 1 else call.dropout.keep
+
+
+def _dropout(drop: Dropout | None) -> dict[str, Any]:
+    """The fields of dropout but for its mask (MHA-DROP-3, MHA-DROP-4, MHA-DROP-6)."""
+    if drop is None:
+        return {"factor": 1.0}
+    seed = drop.seed or 0
+    return {
+        "factor": 1.0 if drop.rate == 1 else 1 / (1 - drop.rate), "threshold": floor(drop.rate * 2**32),
+        "seed_low": seed % 2**32, "seed_high": seed // 2**32, "batch_start": drop.batch_start, "head_start": drop.head_start,
+        "query_start": drop.query_start, "key_start": drop.key_start,
+    }  # fmt: skip
 
 
 def _item(x: Any, t: int) -> Any:

@@ -16,19 +16,21 @@ _POINTERS_OUT = (
 _READ = {
     "queries": "b h i c", "keys": "b h j c", "values": "b h j c", "mask": "b h i j", "bias": "b h i j", "outputs": "b h i c",
     "lses": "b h i", "grads": "b h i c", "grad_lses": "b h i",
-    "grad_weights": "b h i j", "dbias": "b h i j", "sinks": "h",
+    "grad_weights": "b h i j", "dbias": "b h i j", "keep": "b h i j", "sinks": "h",
     "offsets": "b", "lengths": "b", "query_segments": "b i", "key_segments": "b j",
 }  # fmt: skip
 """The arrays that a kernel reads, and the axes for which it is given a stride."""
 
 _TYPES = ("bias", "sinks", "offsets", "lengths", "query_segments", "key_segments")
-_SIZES = "exponent batch heads kv_heads n m d_k d_v first rows whole_rows left right offset length"
+_SIZES = "exponent batch heads kv_heads n m d_k d_v first rows whole_rows"
+_DROPOUT = "seed_low seed_high threshold batch_start head_start query_start key_start"
 
 _fields = [(name, "<u8") for name in _POINTERS_OUT.split()]
 for _array, _axes in _READ.items():
     _fields += [(_array, "<u8")] + [(f"{_array}_{axis}", "<i8") for axis in _axes.split()]
-_fields += [(name, "<i8") for name in ("element", *(f"{_array}_type" for _array in _TYPES), *_SIZES.split())]
-_fields += [(name, "<f8") for name in ("scale", "softcap", "spread")]
+_fields += [(name, "<i8") for name in ("element", *(f"{_array}_type" for _array in _TYPES), *_SIZES.split(), *_DROPOUT.split())]
+_fields += [(name, "<i8") for name in ("left", "right", "offset", "length")]
+_fields += [(name, "<f8") for name in ("scale", "softcap", "factor", "spread")]
 
 PARAMS = np.dtype(_fields)
 """``struct Params``, field by field: every one is eight bytes, so there is no padding to agree on."""

@@ -28,7 +28,7 @@ class Program(NamedTuple):
         return ("-std=c++17", *(f"-D{name}={value}" for name, value in self.constants))
 
 
-UNFUSED = Program(("call.cu", "softmax.cu", "gradients.cu"))
+UNFUSED = Program(("call.cu", "dropout.cu", "softmax.cu", "gradients.cu"))
 
 
 def launch(cuda: Cuda, program: Program, kernel: str, blocks: int, threads: int, params: Any, shared: int = 0) -> None:

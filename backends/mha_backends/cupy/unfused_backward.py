@@ -64,8 +64,10 @@ def attend_vjp(cuda: Cuda, tf32: bool, call: Call, arrays: dict[str, Any], b: in
         for name in tiles.keys() - {"dscores"}:
             multiply(cuda, tf32, of_rows(query, first, rows), of_group(key).swapaxes(-1, -2), tiles[name])
         multiply(cuda, tf32, of_rows(grad, first, rows), of_group(value).swapaxes(-1, -2), tiles["dscores"])
-        for kernel in ("softmax_rows", "gradient_rows"):
-            launch(cuda, UNFUSED, of_type(kernel, real), size, threads_for(m), params)
+        # the weights before dropout: gradient_rows drops them once it has read them
+        whole = pack(PARAMS, **fields | {"keep": 0, "threshold": 0}, first=first, rows=rows)
+        launch(cuda, UNFUSED, of_type("softmax_rows", real), size, threads_for(m), whole)
+        launch(cuda, UNFUSED, of_type("gradient_rows", real), size, threads_for(m), params)
         if arrays["dbias"] is not None and m > 0:
             blocks = -(-arrays["dbias"].size // MOST_THREADS)
             launch(cuda, UNFUSED, of_type("add_to_bias", real), blocks, MOST_THREADS, params)

@@ -40,7 +40,7 @@ __device__ float rest_of(const Params& p, const Row& row) { return ((const float
 
 // ---- A pair ----
 
-// S = q . k and dP = dO . v become P and dS, 0 where the pair is hidden. Gives the slope of the cap.
+// S = q . k and dP = dO . v become P, after dropout, and dS; 0 where the pair is hidden. Gives the slope of the cap.
 __device__ float weigh(const Params& p, const Row& row, long long j, bool sees, float lse, float rest, float& S, float& dP)
 {
     if (!sees) {
@@ -50,7 +50,10 @@ __device__ float weigh(const Params& p, const Row& row, long long j, bool sees, 
     float slope = 1;
     const float s = FORM == BY_PAIR ? score(p, row, j, S, slope) : scaled(p, S);
     S = power_of_two((s - lse) * LOG2_E);    // P_ij = exp(S_ij - L_i)
+    const int keep = FORM == BY_PAIR ? kept(p, row, j) : 1;
+    if (FORM == BY_PAIR) dP *= keep * (float)p.factor;    // MHA-GRAD-22
     dP = S * (dP - rest);                    // dS_ij = P_ij (dP_ij - D_i + dL_i)
+    S *= keep;                               // what meets dO; its factor comes when the sum is whole
     return slope;
 }
 

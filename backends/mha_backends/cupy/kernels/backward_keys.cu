@@ -98,9 +98,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_keys(Params p)
             }
 
         add_weighted_rows<V_ROW, D_VS>(dV, S, dO_i + slice * D_VS);    // dV += P^T dO (MHA-GRAD-4)
-        if (any_broken) {
-            const char* const grads = p.grads + b * p.grads_b + h * p.grads_h + slice * D_VS * p.grads_c;
-            spread_nan<D_VS>(p, grads, p.grads_i, p.grads_c, (int)p.d_v - slice * D_VS, query, seen, dV);    // MHA-GRAD-16
+        if (FORM != FULL && any_broken) {
+            const char* const grads = p.grads + b * p.grads_b + h * p.grads_h + query * p.grads_i + slice * D_VS * p.grads_c;
+            spread_nan<D_VS>(p, grads, p.grads_i, p.grads_c, (int)p.d_v - slice * D_VS, seen, dV);    // MHA-GRAD-16
         }
         fit<D_KS>(ELEMENT(), dP, unit, dK);
         add_weighted_rows<K_ROW, D_KS>(dK, dP, Q_i + slice * D_KS);    // dK += dS^T Q (MHA-GRAD-6)
@@ -112,6 +112,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_keys(Params p)
         const long long j = mine + 8 * r;
         if (j >= p.m) continue;
         store_row<D_KS>((ELEMENT*)p.dkeys, head * p.m + j, p.d_k, slice * D_KS, dK, r, (float)p.scale * unit[r]);    // MHA-GRAD-18
-        store_row<D_VS>((ELEMENT*)p.dvalues, head * p.m + j, p.d_v, slice * D_VS, dV, r, 1);
+        store_row<D_VS>((ELEMENT*)p.dvalues, head * p.m + j, p.d_v, slice * D_VS, dV, r, (float)p.factor);
     }
 }

@@ -45,6 +45,8 @@ struct Params {
     long long grad_weights_b, grad_weights_h, grad_weights_i, grad_weights_j;
     char* dbias;          // (batch, heads, n, m) real, a sum that is added to; stride 0 where the bias was broadcast
     long long dbias_b, dbias_h, dbias_i, dbias_j;
+    char* keep;           // (batch, heads, n, m) bytes, what dropout keeps, or 0: then by seed
+    long long keep_b, keep_h, keep_i, keep_j;
     char* sinks;          // (heads,), or 0
     long long sinks_h;
     char* offsets;        // (batch,), or 0: then `offset` for all
@@ -61,10 +63,13 @@ struct Params {
     // sizes
     long long batch, heads, kv_heads, n, m, d_k, d_v, first, rows;
     long long whole_rows;      // 1 queries + 2 keys + 4 values + 8 grads: those whose rows can be copied 16 bytes at a time
+    // dropout by seed: words below the threshold drop, 0 none and 2^32 all
+    long long seed_low, seed_high, threshold, batch_start, head_start, query_start, key_start;
     // numbers
     long long left, right;     // the band; -1 is an open side
     long long offset, length;
     double scale, softcap;     // softcap 0 is none
+    double factor;             // of what dropout keeps
     double spread;             // P is kept times 2^-spread, so that no sum of P V exceeds the largest value
 };
 

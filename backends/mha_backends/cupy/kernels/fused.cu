@@ -10,7 +10,7 @@
 //     ELEMENT      float16 or bfloat16
 //     D_K, D_V     multiples of 16, at least the channels of a key and of a value; the channels in excess are 0
 //     B_R, B_C     64, and 64 or 32: the more channels, the fewer keys do registers and shared memory hold
-//     FORM         FULL: no option hides a key; BY_POSITION: band or lengths may; BY_PAIR: mask, bias, segments or a cap as well
+//     FORM         FULL: no option hides a key; BY_POSITION: band or lengths may; BY_PAIR: mask, bias or segments as well, or there is a cap or dropout
 //
 // One block computes B_R queries of one item (a head of a batch item), each of its warps 16 of them, and walks over
 // the keys that any of them may see. Block x has the queries of tile x % tiles, counted from the end, of item x / tiles.
@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
                 for (int e = 2 * r; e < 2 * r + 2; ++e) {
                     S[j][e] = power_of_two((S[j][e] - shift) * LOG2_E - (float)p.spread);    // P_ij, times 2^-spread
                     l[r] += S[j][e];
+                    if (FORM == BY_PAIR && S[j][e] != 0) S[j][e] *= kept(p, rows[r], key + 8 * j + 2 * t + e % 2);    // MHA-DROP-1
                 }
 #pragma unroll
             for (int j = 0; j < D_V / 8; ++j)
@@ -119,7 +120,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
         }
 
         add_weighted_rows<V_ROW, D_V>(O, S, V_j);    // O += P V (MHA-ATTN-8)
-        if (any_broken) spread_nan<D_V>(p, values, p.values_j, p.values_c, p.d_v, key, seen, O);    // MHA-MASK-21
+        if (FORM != FULL && any_broken)
+            spread_nan<D_V>(p, values + key * p.values_j, p.values_j, p.values_c, (int)p.d_v, seen, O);    // MHA-MASK-21
         __syncthreads();    // everybody has read this half: it may be overwritten
     }
 
@@ -135,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fused_forward(Params p)
         float total = l[r] * shrink;
         if (sink != hidden) total += power_of_two((sink - shift) * LOG2_E - (float)p.spread);
 
-        const float share = empty ? 0 : shrink / total;
+        const float share = empty ? 0 : shrink / total * (float)p.factor;
 
         const long long i = mine + 8 * r;
         if (i >= p.n) continue;

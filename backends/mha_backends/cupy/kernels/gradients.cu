@@ -7,7 +7,7 @@
 //     dQ = scale . dS K, dK = scale . dS^T Q, dV = A^T dO    cuBLAS, finish_gradient, finish_values
 //     db = sum of dS                                         add_to_bias
 //
-// It stands behind call.cu and softmax.cu; chunks are as there. Hidden pairs have no influence (MHA-GRAD-14, MHA-GRAD-15): their A and
+// It stands behind call.cu, dropout.cu and softmax.cu; chunks are as there. Hidden pairs have no influence (MHA-GRAD-14, MHA-GRAD-15): their A and
 // dS are 0 by selection, and the last three products take factors without NaN and infinities (finite_part). A row that sees a NaN
 // has it in A or dS of every pair that it sees; only the channel of a NaN in dO is given back to dV, by finish_values.
 
@@ -16,9 +16,10 @@ template <typename real> __device__ real from_row(const char* base, const Row& r
     return *(const real*)(base + row.b * b + row.h * h + row.i * i);
 }
 
-// What arrives at weight (i, j): through the value, and at the weight itself.
+// What arrives at weight (i, j): through the value, where it was kept (MHA-GRAD-22), and at the weight itself.
 template <typename real> __device__ real arriving(const Params& p, const Row& row, long long j, real through_value)
 {
+    through_value *= kept(p, row, j) * (real)p.factor;
     if (!p.grad_weights) return through_value;
     const char* at = p.grad_weights + row.b * p.grad_weights_b + row.h * p.grad_weights_h + row.i * p.grad_weights_i;
     return through_value + load<real>(at + j * p.grad_weights_j, p.element);
@@ -28,7 +29,7 @@ template <typename real> __device__ void gradient_row(const Params& p)
 {
     const long long index = blockIdx.x;
     const Row row = this_row(p, index);
-    const real* const A = (const real*)p.scores + index * p.m;
+    real* const A = (real*)p.scores + index * p.m;
     real* const dS = (real*)p.dscores + index * p.m;
 
     real D = 0;
@@ -47,6 +48,7 @@ template <typename real> __device__ void gradient_row(const Params& p)
             if (sees) score(p, row, j, *product, slope);    // MHA-GRAD-9
             *product = sees ? dS[j] * slope : 0;
         }
+        if (sees) A[j] *= kept(p, row, j);    // what meets dO; finish_values multiplies by the factor
     }
 
     if (threadIdx.x || !p.sink_terms) return;
@@ -108,7 +110,7 @@ template <typename real> __device__ void finish_value(const Params& p)
     suspect = over_block(suspect, [](int a, int b) { return a | b; });
 
     for (long long c = threadIdx.x; c < p.d_v; c += blockDim.x) {
-        real x = ((const real*)p.acc)[key * p.d_v + c] + 0;    // + 0: a sum of 0 * dO has no sign
+        real x = (((const real*)p.acc)[key * p.d_v + c] + 0) * (real)p.factor;    // + 0: a sum of 0 * dO has no sign
         for (long long k = 0; suspect && k < group * p.n; ++k) {
             const Row row = row_of(p, (first + k) / p.n, k % p.n);
             const char* at = p.grads + row.b * p.grads_b + row.h * p.grads_h + row.i * p.grads_i + c * p.grads_c;

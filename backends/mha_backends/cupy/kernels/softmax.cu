@@ -6,7 +6,7 @@
 //     acc = P V                              cuBLAS         V with its NaN and infinities taken out: clean_values
 //     output = acc                           finish_rows    empty rows, NaN of the values, one rounding
 //
-// It stands behind call.cu. One block computes one row (batch item b, head h, query i). A chunk holds `rows` consecutive
+// It stands behind call.cu and dropout.cu. One block computes one row (batch item b, head h, query i). A chunk holds `rows` consecutive
 // queries of every head of every batch item; block x computes query first + x % rows of item x / rows = b * heads + h.
 // The grid has one axis, because the others end at 65535.
 //
@@ -91,8 +91,9 @@ template <typename real> __device__ void softmax_row(const Params& p)
     const long long at = (row.item * p.n + row.i) * p.m;
     for (long long j = threadIdx.x; j < p.m; j += blockDim.x) {
         const real e = s[j], weight = e == 0 ? 0 : e / sum;
-        s[j] = weight;
-        if (p.shares) store<real>(p.shares, index * p.m + j, p.element, p.element == 1 ? e : weight);
+        const int keep = e == 0 ? 0 : kept(p, row, j);    // MHA-DROP-1; finish_rows multiplies by the factor
+        s[j] = weight * keep;
+        if (p.shares) store<real>(p.shares, index * p.m + j, p.element, keep * (p.element == 1 ? e : weight));
         if (p.weights) store<real>(p.weights, at + j, p.element, weight);    // MHA-AUX-1
     }
 
@@ -124,7 +125,7 @@ template <typename real> __device__ void finish_row(const Params& p)
     const bool suspect = ((const int*)p.notes)[index] & SEES_TAINT;
     for (long long c = threadIdx.x; c < p.d_v; c += blockDim.x) {
         real o = 0;
-        if (divisor != 0) o = (((const real*)p.acc)[index * p.d_v + c] + 0) / divisor;    // + 0: a sum of 0 * v has no sign
+        if (divisor != 0) o = (((const real*)p.acc)[index * p.d_v + c] + 0) / divisor * (real)p.factor;    // + 0: a sum of 0 * v has no sign
         if (suspect && sees_taint<real>(p, row, c)) o = not_a_number<real>();
         store<real>(p.output, (row.item * p.n + row.i) * p.d_v + c, p.element, o);
     }

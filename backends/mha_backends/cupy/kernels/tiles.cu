@@ -103,26 +103,33 @@ __device__ void add_weighted_rows(float (&O)[D / 8][4], const float (&P)[B_C / 8
     }
 }
 
-// O_rc = NaN where row r takes part with a row of x that has NaN or an infinity in channel c: rows from `first` on, D channels, of
-// which `width` are there. `seen` holds the pairs of this lane that take part: bit 4 j + e for number e of tile j of P.
-template <int D>
-__device__ void spread_nan(const Params& p, const char* x, long long row_step, long long channel_step, int width,
-                           long long first, unsigned seen, float (&O)[D / 8][4])
+// Which of a lane's two rows take part with a row of a tile whose element in `column` is NaN or an infinity: bit 0 for the first, bit 2 for
+// the second. A column that is not there is 0. Not inlined: the addresses of many columns at once would cost the registers that sums need.
+__device__ __noinline__ unsigned poisoned_rows(const char* column, long long row_step, unsigned exponent, unsigned seen)
 {
-    const int lane = threadIdx.x % 32, t = lane % 4;
+    const int lane = threadIdx.x % 32;
+    unsigned poisoned = 0;
+    for (int k = 0; k < B_C; ++k) {    // of the four lanes of these rows, one knows who takes part with row k
+        const unsigned sees = from_lane(seen, lane - lane % 4 + k % 8 / 2) >> (4 * (k / 8) + k % 2) & 5;
+        if (sees == 0 || !column) continue;
+        const unsigned bits = ((const ELEMENT*)(column + k * row_step))->bits;
+        if ((bits & exponent) == exponent) poisoned |= sees;
+    }
+    return poisoned;
+}
+
+// O_rc = NaN where row r takes part with a row of x that has NaN or an infinity in channel c: D channels, of which `width` are there.
+// `seen` holds the pairs of this lane that take part: bit 4 j + e for number e of tile j of P.
+template <int D>
+__device__ void spread_nan(const Params& p, const char* x, long long row_step, long long channel_step, int width, unsigned seen,
+                           float (&O)[D / 8][4])
+{
 #pragma unroll
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            const int c = 8 * j + 2 * t + e;
-            unsigned poisoned = 0;    // bit 0 for the first row, bit 2 for the second
-#pragma unroll 1
-            for (int k = 0; k < B_C; ++k) {    // of the four lanes of these rows, one knows who takes part with row k
-                const unsigned sees = from_lane(seen, lane - t + k % 8 / 2) >> (4 * (k / 8) + k % 2) & 5;
-                if (sees == 0 || c >= width) continue;
-                const char* const element = x + (first + k) * row_step + c * channel_step;
-                if (is_broken(p, ((const ELEMENT*)element)->bits)) poisoned |= sees;
-            }
+            const int c = 8 * j + 2 * (threadIdx.x % 4) + e;
+            const unsigned poisoned = poisoned_rows(c < width ? x + c * channel_step : 0, row_step, (unsigned)p.exponent, seen);
             if (poisoned & 1) O[j][e] = not_a_number<float>();
             if (poisoned & 4) O[j][2 + e] = not_a_number<float>();
         }
