@@ -12,10 +12,10 @@ import numpy as np
 
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Request
-from mha_conformance.cases.codes import coded
+from mha_conformance.cases.codes import codes
 from mha_conformance.cases.features import DTYPE_BY, describing
 from mha_conformance.cases.gradients import backward, given, train
-from mha_conformance.cases.inputs import fractions
+from mha_conformance.cases.inputs import BITS, fractions
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 CONSTANTS: Mapping[str, tuple[float, ...]] = {"scale": (0.1, -1 / 3), "softcap": (1.1, 29.9)}
@@ -37,11 +37,11 @@ def python_floats() -> Iterator[Case]:
 
             def constant(dtype: str = dtype, name: str = name, number: float = number) -> Request:
                 query, key, value = operands(680, dtype, **SMALL)
-                return Request((query * 4, key, value), dtype, options={name: number})
+                return Request((query * 4, key, value), dtype, options={name: number, "return_lse": True})
 
             yield case(
-                DTYPE_BY[dtype], f"{name} = {number:.6g}", constant, group="numerics", features=(name,), dtype=dtype,
-                beside=describing((name,)),
+                DTYPE_BY[dtype], f"{name} = {number:.6g}", constant, group="numerics", features=(name, "lse"), dtype=dtype,
+                beside=describing((name, "lse")),
             )  # fmt: skip
     for name, number in (("scale", 0.1), ("softcap", 1.1)):
 
@@ -53,15 +53,33 @@ def python_floats() -> Iterator[Case]:
 
 
 def default_scales() -> Iterator[Case]:
-    """NUM-2, 3 and 11: the root of d_k is no number of a narrow type, unless d_k is a power of four."""
+    """NUM-2, 3 and 11: the root of d_k is no number of a narrow type, unless d_k is a power of four. Scores near 64, each from a
+    channel of its own, so that a query that was rounded again moves them apart; and wide factors with all their bits."""
     for dtype, d in product(DTYPES, (3, 8)):
 
-        def plain(dtype: str = dtype, d: int = d) -> Request:
-            return Request(operands(682, dtype, **{**SMALL, "d": d}), dtype)
+        def apart(dtype: str = dtype, d: int = d) -> Request:
+            step = 2.0 ** (3 - BITS[dtype])
+            query = 5.75 + step * np.rint(fractions(682, (1, 1, 2, d), dtype, 0.25) / step)
+            value = fractions(683, (1, 1, 3, d), dtype)
+            key = (16.0 if d == 3 else 32.0) * np.eye(3, d)[None, None]
+            return Request((query, key, value), dtype, options={"return_lse": True})
 
         yield case(
-            DTYPE_BY[dtype], f"the default scale of d_k = {d}", plain, group="numerics", dtype=dtype,
+            DTYPE_BY[dtype], f"a score from each channel, d_k = {d}", apart, features=("lse",), dtype=dtype, beside=describing(("lse",)),
         )  # fmt: skip
+    for dtype, d in product(DTYPES, (32, 64)):
+
+        def wide(dtype: str = dtype, d: int = d) -> Request:
+            return Request(operands(687, dtype, batch=(1,), h=1, n=2, m=3, d=d), dtype)
+
+        yield case(DTYPE_BY[dtype], f"few keys of {d} channels", wide, group="numerics", dtype=dtype)
+    for dtype in ("float16", "bfloat16"):
+
+        def small_terms(dtype: str = dtype) -> Request:
+            key = np.where(np.arange(1024) < 64, 0.0, -4.59375)[None, None, :, None]
+            return Request((np.ones((1, 1, 1, 1)), key, np.where(key < 0, 1.0, 0.0)), dtype)
+
+        yield case("MHA-NUM-3", "many small terms behind a large sum", small_terms, dtype=dtype)
 
 
 def wide_biases() -> Iterator[Case]:
@@ -91,15 +109,16 @@ def low_biases() -> Iterator[Case]:
     ):  # fmt: skip
 
         def finite(dtype: str = dtype, low: float = low, kind: str = kind) -> tuple[Request, ...]:
-            plain = Request(coded(3, 6), dtype, arrays={"bias": np.zeros((1, 6))})
+            query, key, value = operands(686, dtype, batch=(1,), h=1, n=3, m=6, d=4)
+            plain = Request((query * 0, key, codes(value.shape)), dtype, arrays={"bias": np.zeros((1, 6))})
             bias = np.full((1, 6), low).astype(kind).astype(float)
             return plain, replace(plain, arrays={"bias": bias}, dtypes={"bias": kind})
 
         yield case("MHA-MASK-6", f"a row of {low:g} in {kind}", finite, features=("bias",), dtype=dtype, rule="as first")
 
         def beside_zero(dtype: str = dtype, low: float = low, kind: str = kind) -> Request:
-            bias = np.asarray([[0.0, low, -np.inf], [low, low, -np.inf]]).astype(kind).astype(float)
-            parts = operands(685, dtype, batch=(1,), h=1, n=2, m=3, d=4)
+            bias = np.tile(np.asarray([[0.0, low, -np.inf], [low, low, -np.inf]]).astype(kind).astype(float), (1, 4))
+            parts = operands(685, dtype, batch=(1,), h=1, n=2, m=12, d=8)
             return Request(
                 parts, dtype, arrays={"bias": bias}, dtypes={"bias": kind}, options={"return_weights": True, "return_lse": True}
             )

@@ -48,7 +48,7 @@ def no_keys() -> Iterator[Case]:
     for name in OPTIONS:
 
         def option(name: str = name) -> Request:
-            found = request((name,), batch=(2,), h=2, n=3, m=4, d=2, seed=133)
+            found = request((name,), batch=(2,), h=2, n=5, m=4, d=2, seed=133)
             query, key, value = found.operands
             arrays = {at: x[..., :0] if at in ("mask", "bias", "key_segments") else x for at, x in found.arrays.items()}
             parts = (query, key[..., :0, :], value[..., :0, :])

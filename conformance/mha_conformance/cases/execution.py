@@ -80,9 +80,14 @@ def repeats() -> Iterator[Case]:
     )
 
     def crowd() -> tuple[Request, ...]:
-        return tuple(plain(900 + at, batch=(2,), h=1, n=32, m=300, d=16) for at in range(24))
+        return tuple(plain(900 + at, batch=(1,), h=1, n=128, m=512, d=2) for at in range(24))
 
     yield case("MHA-EXEC-7", "two dozen larger calls at once", crowd)
+
+    def throng() -> tuple[Request, ...]:
+        return tuple(plain(900 + at, batch=(2,), h=2, n=128, m=512, d=16) for at in range(64))
+
+    yield case("MHA-EXEC-7", "64 large calls at once", throng, level="full")
     yield from invariant()
 
 

@@ -19,7 +19,7 @@ from mha_conformance.cases.inputs import eighths
 from mha_conformance.cases.options import HIDING, OPTIONS, features
 from mha_conformance.cases.options import given as options_given
 
-CLAUSE = {"softcap": "MHA-GRAD-9", "bias": "MHA-GRAD-10", "sink": "MHA-GRAD-11", "scale": "MHA-GRAD-18"}
+CLAUSE = {"softcap": "MHA-GRAD-9", "sink": "MHA-GRAD-11", "bias": "MHA-GRAD-10", "scale": "MHA-GRAD-18"}
 """The clause of an option's own gradient; what hides has none, and stands under GRAD-14."""
 ARRIVES: tuple[tuple[str, ...], ...] = ((), ("lse",), ("weights",), ("lse", "weights"))
 SIZES: Mapping[str, Any] = {"batch": (3,), "n": 5, "m": 9, "d": 6}
@@ -77,7 +77,7 @@ def handed_back() -> Iterator[Case]:
     for name in OPTIONS:
 
         def kept(name: str = name) -> Request:
-            return replace(crossed((name,), 896, h=3, arrives=("lse", "weights")), kept=True)
+            return replace(crossed((name,), 896, h=1, arrives=("lse", "weights")), kept=True)
 
         used = (*features(name), "lse", "weights")
         yield train("MHA-GRAD-3", f"output and lse beside {name}", kept, *used, beside=beside(name, "lse", "weights"))

@@ -78,7 +78,7 @@ def hidden_in_every_dtype() -> Iterator[Case]:
             parts = operands(1785, dtype, batch=(1,), h=1, n=2, m=6, d=4)
             for x in parts[1:]:
                 x[..., 5, :] = poison
-            arrays = {name: hiding if name == "key_lengths" else np.broadcast_to(hiding, (2, 6))}
+            arrays = {name: hiding if name == "key_lengths" else np.broadcast_to(hiding, (2, 6)).copy()}
             return Request(parts, dtype, arrays=arrays)
 
         if dtype != "float64":  # there a choice of algorithm by hidden data is as far out of bound

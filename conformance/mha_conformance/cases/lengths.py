@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mha_conformance.cases.build import case
+from mha_conformance.cases.build import case, operands
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.codes import coded
 from mha_conformance.cases.inputs import integers
@@ -24,6 +24,12 @@ def cases() -> Iterator[Case]:
             features=("lengths",),
             level="smoke" if lengths[1] == 3 else "core",
         )
+
+    def two_axes() -> Request:
+        parts = operands(232, "float32", batch=(2, 3), h=1, n=1, m=7, d=2)
+        return Request(parts, "float32", arrays={"key_lengths": 1 + np.arange(6).reshape(2, 3)})
+
+    yield case("MHA-MASK-12", "lengths of two batch axes", two_axes, features=("lengths",))
     for length in (1, 6, 7, 100):
 
         def shared(length: int = length) -> Request:

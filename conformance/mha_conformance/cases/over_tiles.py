@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from mha_conformance.cases.build import case
+from mha_conformance.cases.build import case, operands
 from mha_conformance.cases.case import Case, Level, Request
 from mha_conformance.cases.codes import coded
 from mha_conformance.cases.options import CLAUSE, OPTIONS, features, request
@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
     for name in OPTIONS:
 
         def asked(name: str = name) -> Request:
-            found = request((name,), batch=(2,), h=2, n=5, m=131, seed=131)
+            found = request((name,), batch=(2,), h=1, n=5, m=131, d=2, seed=131)
             return replace(found, options={**found.options, **BOTH})
 
         used = (*features(name), "weights", "lse")
@@ -42,6 +42,7 @@ def cases() -> Iterator[Case]:
             beside=(CLAUSE[name],),
         )  # fmt: skip
     yield from low_biases()
+    yield from maxima()
 
 
 def low_biases() -> Iterator[Case]:
@@ -63,3 +64,22 @@ def low_biases() -> Iterator[Case]:
             return Request(coded(3, m), "float32", arrays={"bias": np.full((1, m), -(2.0**30))}, options=BOTH)
 
         yield case("MHA-AUX-3", f"{m} keys of -2^30 with weights and lse", asked, features=("bias", "weights", "lse"))
+
+
+def maxima() -> Iterator[Case]:
+    """AUX-4 and 6: the lse where the maximum comes early or late, and where it is the sink's or is not."""
+    for sign, name in ((1, "last"), (-1, "first")):
+
+        def rising(sign: int = sign) -> Request:
+            query, key, value = operands(144, "float32", batch=(1,), h=1, n=2, m=131, d=2)
+            key = np.abs(key) * (1.0 + np.arange(131) // 32)[::sign, None]
+            return Request((np.abs(query), key, value), "float32", options={"return_lse": True})
+
+        yield case("MHA-AUX-4", f"lse, a maximum in the {name} tile", rising, features=("lse",))
+    for sink in (-3.0, 0.0, 3.0):
+
+        def sunk(sink: float = sink) -> Request:
+            parts = operands(145, "float32", batch=(1,), h=1, n=3, m=3, d=2)
+            return Request(parts, "float32", arrays={"sink_logits": np.asarray([sink])}, options={"return_lse": True})
+
+        yield case("MHA-AUX-6", f"lse with a sink of {sink:g}", sunk, features=("sink", "lse"))

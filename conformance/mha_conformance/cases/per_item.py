@@ -39,6 +39,14 @@ def bands() -> Iterator[Case]:
         (3, 131, (128, 10, 63)),
         (5, 35, (0, 30, 16)),
     )
+    for name, band in {"causal": {"is_causal": True}, "window": {"window": (2, 1)}}.items():
+
+        def two_axes(band: Any = band) -> Request:
+            parts = operands(924, "float32", batch=(2, 3), h=1, n=1, m=7, d=2)
+            return Request(parts, "float32", arrays={"query_offset": np.arange(6).reshape(2, 3)}, options=band)
+
+        clause = "MHA-MASK-8" if name == "causal" else "MHA-MASK-10"
+        yield case(clause, f"{name}, positions of two batch axes", two_axes, features=(name, "offset"))
     for n, m, items in places:
         for name, band in {"causal": {"is_causal": True}, "window": {"window": (33, 1)}}.items():
 

@@ -22,6 +22,11 @@ def cases() -> Iterator[Case]:
                 return Request(operands(1100, "float32", batch=(1,), h=1, n=n, m=m, d=4), "float32")
 
             yield case(clause, f"tiles and a tail, n = {n}, m = {m}", tail)
+    yield case(
+        "MHA-ATTN-6",
+        "80 by 80, one channel",
+        lambda: Request(operands(1730, "float32", batch=(1,), h=1, n=80, m=80, d=1), "float32"),
+    )
     for n, m in ((2, 3), (3, 2), *((1, m) for m in (32, 64, 128, 256, 512, 513, 1025))):
 
         def unlike(n: int = n, m: int = m) -> Request:

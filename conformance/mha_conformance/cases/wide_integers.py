@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mha_conformance.cases.build import case, operands
-from mha_conformance.cases.case import Case, Level, Request
+from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.features import describing
 
 BANDS: Mapping[str, Mapping[str, Any]] = {"causal": {"is_causal": True}, "window": {"window": (1, 1)}}
@@ -102,7 +102,6 @@ def ids() -> Iterator[Case]:
     )  # fmt: skip
     for name, near, other, narrow, wide in far:
         for turned in (False, True) if narrow != wide else (False,):
-            level: Level = "core"
 
             def packed(
                 near: int = near, other: int = other, narrow: str = narrow, wide: str = wide, turned: bool = turned
@@ -120,6 +119,6 @@ def ids() -> Iterator[Case]:
 
             empty = turned or not np.can_cast(np.min_scalar_type(near), wide)
             yield case(
-                "MHA-MASK-16" if empty else "MHA-MASK-13", f"ids that differ by {name}{', turned' * turned}", packed,
-                features=("segments",), level=level,
+                "MHA-MASK-13", f"ids that differ by {name}{', turned' * turned}", packed, features=("segments",),
+                beside=("MHA-MASK-15", "MHA-MASK-16") if empty else (),
             )  # fmt: skip
