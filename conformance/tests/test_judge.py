@@ -418,3 +418,21 @@ def test_a_reply_that_is_missing_is_a_defect_and_no_verdict(rule):
     reply = Reply("ok", right(one), facts=MANNERS)
     with pytest.raises(ValueError, match="zip"):
         judge(case(rule, one, one, clause="MHA-EXEC-5" if rule == "history" else "MHA-EXEC-1"), [reply], CLAIMS)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
+def test_what_sees_an_infinity_may_be_any_number_and_nan(name):
+    """MHA-MASK-24: row 0 sees it, row 1 does not, and keeps its bound."""
+    arrays = {
+        "query": np.zeros((1, 1, 2, 1)),
+        "key": np.zeros((1, 1, 2, 1)),
+        "value": np.ones((1, 1, 2, 1)),
+        "bias": np.zeros((2, 2)),
+    }
+    arrays[name][..., 0, 0] = np.inf
+    mask = np.array([[True, True], [False, True]])
+    operands = tuple(arrays[x] for x in ("query", "key", "value"))
+    found = truth(Request(operands, "float32", arrays={"bias": arrays["bias"], "mask": mask}), "P32")
+    assert np.isnan(found.expected["output"]).ravel().tolist() == [True, False]
+    assert np.isinf(found.bounds["output"]).ravel().tolist() == [True, False]
+    assert found.expected["output"][0, 0, 1, 0] == 1

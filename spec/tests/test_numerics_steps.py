@@ -6,7 +6,9 @@ from math import e, exp, expm1, inf, log
 import numpy as np
 import pytest
 
+from mha_spec.call import Cotangents
 from mha_spec.numerics import PROFILES, attention_bound, error_ratio, merge_bound, profile_of
+from mha_spec.numerics_backward import gradient_bound
 from mha_spec.numerics_steps import (
     LARGEST,
     Scores,
@@ -312,3 +314,18 @@ def test_each_row_of_a_merge_has_its_own_parts():
     assert not b.output[1, 0, 0].any() and b.lse[1, 0, 0] == 0 and b.truth.lse[1, 0, 0] == -inf
     alone = merge_bound([(o[1], lse[1]) for o, lse in parts], [(o[1], lse[1]) for o, lse in off], P32)
     np.testing.assert_array_equal(alone.output, b.output[1])
+
+
+def test_gradients_over_empty_axes():
+    """Any of heads, queries, keys and channels may be none; a bias and sinks as well."""
+    for empty in range(5):
+        h, n, m, d_k, d_v = (0 if at == empty else size for at, size in enumerate((2, 3, 4, 5, 6)))
+        q, k, v, dO = np.ones((h, n, d_k)), np.ones((h, m, d_k)), np.ones((h, m, d_v)), np.ones((h, n, d_v))
+        bias, sink = np.zeros((h, n, m)), np.zeros(h)
+        found = gradient_bound(
+            q, k, v, Cotangents(dO, np.ones((h, n)), np.ones((h, n, m))), P32, scale=1.0, bias=bias, sink=sink
+        )
+        for name, x in (("query", q), ("key", k), ("value", v), ("bias", bias), ("sink_logits", sink)):
+            bound = getattr(found, name)
+            assert bound.shape == getattr(found.truth, name).shape == x.shape
+            assert np.isfinite(bound).all()
