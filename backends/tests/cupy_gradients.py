@@ -102,7 +102,7 @@ def noted(make, kept):
 
 
 def forget(found):
-    """Gradients as they are before the launches: NaN where they are written, 0 where they are added to."""
+    """Gradients as they are before the launches: NaN where they are written, 0 where they are added to, as that of a float32 bias is."""
     for x in found:
         if x is not None:
             x.reshape(-1).view("uint8")[...] = 0 if x is found.bias else 255

@@ -210,7 +210,9 @@ def test_nan_reaches_what_took_part(machine, rng, kind, where, hides):
 HARD = {
     "full": ({}, {"batch": (), "h": 2, "h_kv": 1, "n": 70, "m": 100, "d_k": 12, "d_v": 16}),
     "by position": ({"is_causal": True, "query_offset": 50}, {"batch": (), "h": 1, "h_kv": 1, "n": 100, "m": 130, "d_k": 16, "d_v": 16}),
-    "by pair": (OPTIONS["mask and bias"], {"n": 70, "m": 75, "d_k": 5, "d_v": 7}),
+    "by pair": (
+        OPTIONS["mask and bias"] | {"bias": np.arange(75, dtype="float32")[None] / 8}, {"n": 70, "m": 75, "d_k": 5, "d_v": 7},
+    ),
 }  # fmt: skip
 
 
