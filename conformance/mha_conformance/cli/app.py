@@ -189,9 +189,9 @@ def bench(
 
 @app.command("gpu-check")
 def gpu_check(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where JSON, a table and a picture are written.")] = Path(
-        "gpu-check"
-    ),
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where JSON, a table and a picture are written; default gpu-check.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing; say for each part what would be done.")] = False,
 ) -> None:
     """Check and measure the CuPy backend on this machine's GPU, in under eight minutes and without a network.
