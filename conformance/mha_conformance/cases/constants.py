@@ -67,7 +67,7 @@ def default_scales() -> Iterator[Case]:
         yield case(
             DTYPE_BY[dtype], f"a score from each channel, d_k = {d}", apart, features=("lse",), dtype=dtype, beside=describing(("lse",)),
         )  # fmt: skip
-    for dtype, d in product(DTYPES, (32, 64)):
+    for dtype, d in product(DTYPES[:2], (32, 64)):
 
         def wide(dtype: str = dtype, d: int = d) -> Request:
             return Request(operands(687, dtype, batch=(1,), h=1, n=2, m=3, d=d), dtype)
@@ -77,9 +77,11 @@ def default_scales() -> Iterator[Case]:
 
         def small_terms(dtype: str = dtype) -> Request:
             key = np.where(np.arange(1024) < 64, 0.0, -4.59375)[None, None, :, None]
-            return Request((np.ones((1, 1, 1, 1)), key, np.where(key < 0, 1.0, 0.0)), dtype)
+            return Request((np.ones((1, 1, 1, 1)), key, np.where(key < 0, 1.0, 0.0)), dtype, options={"return_lse": True})
 
-        yield case("MHA-NUM-3", "many small terms behind a large sum", small_terms, dtype=dtype)
+        yield case(
+            "MHA-NUM-3", "many small terms behind a large sum", small_terms, features=("lse",), dtype=dtype, beside=describing(("lse",)),
+        )  # fmt: skip
 
 
 def wide_biases() -> Iterator[Case]:

@@ -65,7 +65,7 @@ def cases() -> Iterator[Case]:
 
         used = (*features, "weights", "lse")
         finer: Level = "full" if name in aligned else "core"
-        crossed = describing(used).union(("MHA-MASK-14",) if name in aligned else ())
+        crossed = describing(used).union(("MHA-AUX-3",), ("MHA-MASK-14",) if name in aligned else ())
 
         def with_results(empty: Callable[[], Request] = empty, sinks: bool = False) -> Request:
             asked = empty()

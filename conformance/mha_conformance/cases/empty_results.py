@@ -33,11 +33,11 @@ def no_keys() -> Iterator[Case]:
 
         yield case(
             "MHA-MASK-16", "no keys, with weights and lse", lambda nothing=nothing: nothing(False), features=NAMED, dtype=dtype,
-            beside=describing(NAMED),
+            beside=describing(NAMED) | {"MHA-AUX-3"},
         )  # fmt: skip
         yield case(
             "MHA-MASK-17", "no keys, with sinks, weights and lse", lambda nothing=nothing: nothing(True), features=("sink", *NAMED),
-            dtype=dtype, beside=describing(NAMED),
+            dtype=dtype, beside=describing(NAMED) | {"MHA-AUX-3"},
         )  # fmt: skip
 
     def plain() -> Request:

@@ -72,7 +72,7 @@ def maxima() -> Iterator[Case]:
 
         def rising(sign: int = sign) -> Request:
             query, key, value = operands(144, "float32", batch=(1,), h=1, n=2, m=131, d=2)
-            key = np.abs(key) * (1.0 + np.arange(131) // 32)[::sign, None]
+            key = np.abs(key) * np.ldexp(1.0, np.arange(131) // 32 - 2)[::sign, None]
             return Request((np.abs(query), key, value), "float32", options={"return_lse": True})
 
         yield case("MHA-AUX-4", f"lse, a maximum in the {name} tile", rising, features=("lse",))

@@ -91,5 +91,5 @@ def after_a_full_one() -> Iterator[Case]:
             named = (*used, *(("weights", "lse") if results else ()))
             yield case(
                 "MHA-MASK-16", f"an empty item behind a full one by {name}{', with weights and lse' * results}", empty,
-                features=named, beside=describing(named),
+                features=named, beside=describing(named).union(("MHA-AUX-3",) if results else ()),
             )  # fmt: skip
