@@ -12,6 +12,7 @@ from mha_spec.clauses import load
 
 for room in (
     "scores", "pairs", "heads", "results", "conduct", "door", "precision", "remembered", "wholesale", "gradients", "decoding", "dropout",
+    "over_tiles", "crossed", "narrow",
 ):  # fmt: skip
     import_module(f"saboteurs.{room}")
 

@@ -159,6 +159,7 @@ def test_a_case_uses_only_what_its_clause_and_its_needs_describe_or_it_names():
                 case.beside
                 <= describing(case.features)
                 | {DTYPE_BY[case.dtype], "MHA-MASK-1", "MHA-MASK-14", "MHA-MASK-15", "MHA-MASK-16"}
+                | ({"MHA-AUX-5"} if "lse" in case.features else set())
                 | ({"MHA-AUX-3"} if case.features >= {"weights", "lse"} else set())
                 | drawn
             ), case.id
