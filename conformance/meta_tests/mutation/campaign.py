@@ -69,7 +69,9 @@ def _chosen(recorded: dict[str, Any], size: int) -> None:
     _there("cosmic-ray", "init", "--force", str(CONFIG), str(SESSION))
     same = {module for module, code in recorded.get("modules", {}).items() if module in MODULES and code == module_hash(module)}
     known = {
-        (row["module"], row["operator"], row["occurrence"]): row for row in recorded.get("rows", ()) if row["module"] in same
+        (row["module"], row["operator"], row["occurrence"]): row
+        for row in recorded.get("rows", ())
+        if row["module"] in same and row["outcome"] != "survived"  # what lived faces the tests again: they may have learned
     }
     with use_db(str(SESSION), WorkDB.Mode.open) as db:
         items = {_mutant(item): item for item in db.work_items}
