@@ -4,6 +4,7 @@ NaN stands there for floating arrays, an odd negative number for integers, True 
 gaps that its strides leave. What is read there shows in a result; what is written there is seen after the call (MHA-CONF-17).
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,21 +40,17 @@ class Guards:
 
     def around(self, x: Any, name: str) -> Any:
         """The same values with the same strides, inside a larger allocation."""
-        low = sum(min(0, stride * (size - 1)) for stride, size in zip(x.strides, x.shape, strict=True)) if x.size else 0
-        high = (
-            sum(max(0, stride * (size - 1)) for stride, size in zip(x.strides, x.shape, strict=True)) if x.size else -x.itemsize
-        )
-        span = high + x.itemsize - low
+        low, span = _reach(x)
         if span > LARGEST:
             return x
         band = _up(max(BAND, ROWS * (x.shape[-1] if x.ndim else 1) * x.itemsize))
-        element = np.frombuffer(filler(x.dtype, self._loud).tobytes(), np.uint8)
+        element = filler(x.dtype, self._loud)
         memory = np.empty(2 * band + _up(span) + LINE, np.uint8)
         memory = memory[-memory.ctypes.data % LINE :][: 2 * band + _up(span)]
-        memory.reshape(-1, x.itemsize)[...] = element
+        np.ndarray(len(memory) // x.itemsize, x.dtype, memory).fill(element)
         inside = np.ndarray(x.shape, x.dtype, memory, band - low, x.strides)
         inside[...] = x
-        self.bands.append(Band(name, memory, inside, element, band, span))
+        self.bands.append(Band(name, memory, inside, element.tobytes(), band, span))
         if x.flags.writeable:
             return inside
         still = inside.view()
@@ -72,15 +69,30 @@ class Band:
         self.name, self.memory, self._inside, self._element, self._band, self._span = name, memory, inside, element, band, span
 
     def touched(self) -> bool:
-        if self._span == self._inside.nbytes:  # no gaps
-            parts = [self.memory[: self._band], self.memory[self._band + self._span :]]
-        else:
-            now = self.memory.copy()
+        memory = self.memory
+        if self._span != self._inside.nbytes:  # what stands in the gaps is looked at with the bands
+            memory = memory.copy()
             at = self._inside.ctypes.data - self.memory.ctypes.data
-            own = np.ndarray((*self._inside.shape, self._inside.itemsize), np.uint8, now, at, (*self._inside.strides, 1))
-            own[...] = self._element
-            parts = [now]
-        return any((part.reshape(-1, len(self._element)) != self._element).any() for part in parts)
+            own = np.ndarray((*self._inside.shape, self._inside.itemsize), np.uint8, memory, at, (*self._inside.strides, 1))
+            own[...] = np.frombuffer(self._element, np.uint8)
+            return bool(memory.tobytes() != _repeated(self._element, len(memory)))
+        ends = memory[: self._band], memory[self._band + self._span :]
+        return any(end.tobytes() != _repeated(self._element, len(end)) for end in ends)
+
+
+@lru_cache(maxsize=64)
+def _repeated(element: bytes, size: int) -> bytes:
+    """What a band of so many bytes holds."""
+    return element * (size // len(element))
+
+
+def _reach(x: Any) -> tuple[int, int]:
+    """Where the lowest byte lies from the first element on, and how many bytes the array spans."""
+    if not x.size or x.flags.c_contiguous:
+        return 0, x.nbytes
+    ways = [stride * (size - 1) for stride, size in zip(x.strides, x.shape, strict=True)]
+    low = sum(way for way in ways if way < 0)
+    return low, sum(way for way in ways if way > 0) + x.itemsize - low
 
 
 def _up(size: int) -> int:
