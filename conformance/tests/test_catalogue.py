@@ -161,6 +161,9 @@ def test_a_case_uses_only_what_its_clause_and_its_needs_describe_or_it_names():
                 | {DTYPE_BY[case.dtype], "MHA-MASK-1", "MHA-MASK-14", "MHA-MASK-15", "MHA-MASK-16"}
                 | ({"MHA-AUX-5"} if "lse" in case.features else set())
                 | ({"MHA-AUX-3"} if case.features >= {"weights", "lse"} else set())
+                | ({"MHA-NUM-6", "MHA-CACHE-1"} if "dropout" in case.features else set())
+                | ({"MHA-EXEC-12"} if "two batch axes" in case.id else set())
+                | (BACKWARDS if "vjp" in case.features else set())
                 | drawn
             ), case.id
 
@@ -179,6 +182,8 @@ def test_every_operand_is_exact_in_its_dtype(case):
                     np.testing.assert_array_equal(values.astype(kind).astype(float), values)
 
 
+BACKWARDS = {"MHA-GRAD-7", "MHA-GRAD-8", "MHA-GRAD-13", "MHA-GRAD-14"}
+"""What arrives beside the gradient of the output, and what is hidden."""
 NEXT_COARSER = {"float64": 24, "float32": 11, "float16": 8, "bfloat16": 4}
 """The significand bits of the next coarser multiplicand: float32, TF32, bfloat16, and the finer of the two fp8."""
 

@@ -117,7 +117,7 @@ class ValuesBehindLength(Honest):
         return found._replace(output=(found.output + lost).astype(found.output.dtype))
 
 
-@breaks("MHA-MASK-6", "jax-ml/jax#32242: a wide bias is narrowed to the query's type", bug="B094")
+@breaks("MHA-ATTN-11", "jax-ml/jax#32242: a wide bias is narrowed to the query's type", bug="B094")
 class BiasInQueryType(Honest):
     def attend(self, call):
         if call.bias is None:

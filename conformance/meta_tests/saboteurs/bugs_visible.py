@@ -72,7 +72,7 @@ class PaddingAlongQueries(Honest):
         return np.swapaxes(mask, -1, -2) if turned else mask
 
 
-@breaks("MHA-MASK-1", "tensorflow/tensorflow#60626: an axis is added at a fixed place, whatever the rank", bug="B028")
+@breaks("MHA-MASK-12", "tensorflow/tensorflow#60626: an axis is added at a fixed place, whatever the rank", bug="B028")
 class AxisAtFixedPlace(Honest):
     def by_length(self, call):
         lengths = call.key_lengths

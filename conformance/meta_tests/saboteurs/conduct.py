@@ -36,21 +36,14 @@ class QueryScaledInPlace(Honest):
 class ValueReturned(Honest):
     def attend(self, call):
         found = super().attend(call)
-        plain = call.key.shape[-2] == 1 and not call.hides and call.sink_logits is None and call.query.shape[-2] == 1
+        plain = (
+            call.key.shape[-2] == 1
+            and not call.hides
+            and call.sink_logits is None
+            and call.query.shape[-2] == 1
+            and call.dropout is None
+        )
         return found._replace(output=call.value) if plain and call.query.shape[-3] == call.key.shape[-3] else found
-
-
-@breaks("MHA-EXEC-3", "one buffer of each shape is returned again and again")
-class BufferReturned(Honest):
-    def __init__(self):
-        self.buffers = {}
-
-    def after(self, result):
-        if not isinstance(result, np.ndarray):
-            return result
-        buffer = self.buffers.setdefault((result.shape, result.dtype), result)
-        np.copyto(buffer, result)
-        return buffer
 
 
 @breaks("MHA-EXEC-4", "ROCm/pytorch#3230: the value is read with the strides of the key", bug="B111")

@@ -143,7 +143,7 @@ class ValueOfOwnPosition(Honest):
         return found._replace(output=call.value) if plain and own and same else found
 
 
-@breaks("MHA-EXEC-5", "one place for the results of each shape")
+@breaks("MHA-EXEC-3", "one place for the results of each shape")
 class ResultsInOnePlace(Honest):
     def __init__(self):
         self.places = {}

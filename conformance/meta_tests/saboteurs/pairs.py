@@ -71,7 +71,7 @@ class BiasClamped(Honest):
         return super().biased(s, None if bias is None else np.where(bias == -np.inf, -5.0, bias))
 
 
-@breaks("MHA-MASK-6", "a float64 bias is cast to float32, and what becomes -inf hides")
+@breaks("MHA-ATTN-11", "a float64 bias is cast to float32, and what becomes -inf hides")
 class BiasNarrowed(Honest):
     def attend(self, call):
         if call.bias is None:
@@ -83,7 +83,7 @@ class BiasNarrowed(Honest):
 @breaks("MHA-MASK-6", "pytorch/pytorch#110213: finfo.min hides")
 class LowestHides(Honest):
     def by_bias(self, call):
-        return None if call.bias is None else call.bias > np.finfo(np.float32).min
+        return None if call.bias is None else ~(call.bias <= np.finfo(np.float32).min)
 
 
 @breaks("MHA-MASK-7", "jax-ml/jax#19237: causal is ignored", bug="B019")
@@ -271,7 +271,8 @@ class HiddenNaN(Honest):
 class GuardWidened(Honest):
     def scores(self, q, k, scale):
         s = super().scores(q, k, scale)
-        return s if np.nanmax(np.abs(k), initial=0) < 1e6 else s.astype(np.float32).astype(np.float64) * (1 + 2**-22)
+        most = np.nanmax(np.abs(k), initial=0)
+        return s.astype(np.float32).astype(np.float64) * (1 + 2**-22) if 1e6 <= most < 1e33 or np.isinf(most) else s
 
 
 @breaks("MHA-MASK-20", "NaN becomes 0 on the way out")

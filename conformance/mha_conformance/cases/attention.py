@@ -1,6 +1,5 @@
 """Cases of ATTN: scores, scale, softmax, values, and the options that act on a score."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,11 +53,7 @@ def default_scale() -> Iterator[Case]:
             other = Request((*wide, np.repeat(value, d, axis=-1)), "float32")
             return (four, other) if d >= 4 else (other, four)  # the second may have more channels of values
 
-        exact = math.isqrt(d) ** 2 == d  # else the query has all 24 bits
-        yield case(
-            "MHA-ATTN-2", f"d_k = {d} as d_k = 4", widened, rule="agree", level="smoke" if d == 16 else "core",
-            beside=() if exact else ("MHA-NUM-11",),
-        )  # fmt: skip
+        yield case("MHA-ATTN-2", f"d_k = {d} as d_k = 4", widened, rule="agree", level="smoke" if d == 16 else "core")
 
 
 def softmax() -> Iterator[Case]:

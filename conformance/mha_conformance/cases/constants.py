@@ -99,13 +99,21 @@ def wide_biases() -> Iterator[Case]:
             parts = operands(684, dtype, **ONE)
             return Request(parts, dtype, arrays={"bias": bias}, dtypes={"bias": kind}, options=options)
 
-        yield case("MHA-ATTN-11", f"a fine bias in {kind}", lambda fine=fine: fine(False), features=("bias",), dtype=dtype)
+        yield case(
+            "MHA-ATTN-11",
+            f"a fine bias in {kind}",
+            lambda fine=fine: fine(False),
+            features=("bias",),
+            dtype=dtype,
+            beside=(DTYPE_BY[dtype],),
+        )
         yield case(
             "MHA-AUX-4" if dtype == "float32" else "MHA-AUX-5",
             f"lse under a fine bias in {kind}",
             lambda fine=fine: fine(True),
             features=("bias", "lse"),
             dtype=dtype,
+            beside=(DTYPE_BY[dtype],),
         )
 
 
@@ -122,7 +130,15 @@ def low_biases() -> Iterator[Case]:
             bias = np.full((1, 6), low).astype(kind).astype(float)
             return plain, replace(plain, arrays={"bias": bias}, dtypes={"bias": kind})
 
-        yield case("MHA-MASK-6", f"a row of {low:g} in {kind}", finite, features=("bias",), dtype=dtype, rule="as first")
+        yield case(
+            "MHA-MASK-6",
+            f"a row of {low:g} in {kind}",
+            finite,
+            features=("bias",),
+            dtype=dtype,
+            rule="as first",
+            beside=(DTYPE_BY[dtype],),
+        )
 
         def beside_zero(dtype: str = dtype, low: float = low, kind: str = kind) -> Request:
             bias = np.tile(np.asarray([[0.0, low, -np.inf], [low, low, -np.inf]]).astype(kind).astype(float), (1, 4))
@@ -133,7 +149,7 @@ def low_biases() -> Iterator[Case]:
 
         yield case(
             "MHA-AUX-3", f"{low:g} in {kind} beside 0, with weights and lse", beside_zero, features=("bias", "weights", "lse"),
-            dtype=dtype,
+            dtype=dtype, beside=(DTYPE_BY[dtype],),
         )  # fmt: skip
 
 

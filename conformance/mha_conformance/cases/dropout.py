@@ -115,7 +115,7 @@ def words() -> Iterator[Case]:
     for n, m in ((1, 1), (1, 2), (3, 3), (2, 5), (7, 130), (65, 63), (130, 66)):
         yield case(
             "MHA-DROP-3", f"{n} queries, {m} keys", lambda n=n, m=m: dropped(Dropout(0.4, SEED), 3022, n=n, m=m), features=("dropout",),
-            level="smoke" if (n, m) == (65, 63) else "core",
+            level="smoke" if (n, m) == (65, 63) else "core", beside=("MHA-NUM-6",) if m > 60 else (),
         )  # fmt: skip
     yield case(
         "MHA-DROP-3", "515 queries, 1030 keys", lambda: dropped(Dropout(0.2, SEED), 3023, n=515, m=1030, d=64), features=("dropout",),
@@ -157,7 +157,7 @@ def starts() -> Iterator[Case]:
 
     yield case(
         "MHA-DROP-5", "chunks of a causal sequence", chunks, features=("dropout", "causal", "offset"),
-        beside=describing(("causal", "offset")),
+        beside=describing(("causal", "offset")) | {"MHA-CACHE-1"},
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from itertools import product
 
 from mha_conformance.cases.build import ONE, case, operands
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.features import DTYPE_BY
 from mha_conformance.cases.options import CLAUSE, NARROW, OPTIONS, features, request
 
 
@@ -12,7 +13,7 @@ def cases() -> Iterator[Case]:
     for dtype, name in product(NARROW, OPTIONS):
         yield case(
             CLAUSE[name], f"{name} in this dtype", lambda dtype=dtype, name=name: request((name,), dtype, n=5, m=9, d=8),
-            features=features(name), dtype=dtype,
+            features=features(name), dtype=dtype, beside=(DTYPE_BY[dtype],),
         )  # fmt: skip
     for dtype in NARROW:
         yield case(

@@ -3,7 +3,7 @@
 Every batch item and head has sizes of its own, and so has what arrives: a loss that is a plain sum hides one fault in seven.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,12 +44,24 @@ def some_mask(seed: int, n: int = 5, m: int = 7) -> Any:
 
 
 HIDING = {"mask", "bias", "causal", "offset", "window", "lengths", "segments"}
+ARRIVING = {"lse": "MHA-GRAD-7", "weights": "MHA-GRAD-8"}
+HIDDEN = {"MHA-GRAD-13", "MHA-GRAD-14", "MHA-GRAD-15", "MHA-GRAD-16"}
+"""What is about hidden data and empty rows itself."""
 
 
 def train(clause: str, name: str, make: Any, *features: str, level: Level = "core", **more: Any) -> Case:
-    """A case of this chapter; what hides in it is beside its clause."""
+    """A case of this chapter; what hides in it is beside its clause, and so is what else arrives than the gradient of the output."""
     more = {"group": "train", "beside": describing(set(features) & HIDING), **more}
+    more["beside"] = frozenset(more["beside"]) | backwards(clause, features)
     return case(clause, name, make, features=("vjp", *features), level=level, **more)
+
+
+def backwards(clause: str, features: Iterable[str]) -> frozenset[str]:
+    """The clauses of this chapter that a case uses beside its own."""
+    found = {ARRIVING[name] for name in features if name in ARRIVING}
+    if not HIDING.isdisjoint(features) and clause not in HIDDEN:
+        found |= {"MHA-GRAD-13", "MHA-GRAD-14"}
+    return frozenset(found) - {clause}
 
 
 def cases() -> Iterator[Case]:

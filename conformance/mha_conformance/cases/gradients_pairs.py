@@ -69,7 +69,8 @@ def pairs() -> Iterator[Case]:
 
             arriving = f", {' and '.join(arrives)} arriving" if arrives else ""
             words = f"{' and '.join(pair)}{', 2 of 4 heads' * grouped}{arriving}{', output and lse given' * kept}"
-            yield train(clause, words, both, *features(*pair), *extra, level=level, beside=beside(*pair, *extra))
+            empty = frozenset({"MHA-GRAD-13"} if set(pair) <= set(HIDING) else ())  # between them they may hide all of a row
+            yield train(clause, words, both, *features(*pair), *extra, level=level, beside=beside(*pair, *extra) | empty)
 
 
 def handed_back() -> Iterator[Case]:
@@ -93,7 +94,7 @@ def positions() -> Iterator[Case]:
 
             used = (name, "offset")
             words = f"{name} from {offsets[0]} and {offsets[1]}, n = {n}, m = {m}"
-            yield train("MHA-GRAD-14", words, placed, *used, beside=describing(used))
+            yield train("MHA-GRAD-14", words, placed, *used, beside=describing(used) | {"MHA-GRAD-13"})
 
 
 def empty_rows() -> Iterator[Case]:

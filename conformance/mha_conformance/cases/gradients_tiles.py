@@ -38,7 +38,7 @@ def options() -> Iterator[Case]:
 
         yield train(
             CLAUSE.get(name, "MHA-GRAD-14"), f"{name} over tiles, n = {n}, m = {m}", long, *features(name), "lse", level=level,
-            beside=beside(name, "lse"),
+            beside=beside(name, "lse") | ({"MHA-GRAD-13"} if name in HIDING else set()),
         )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
         parts = operands(232, "float32", batch=(2, 3), h=1, n=1, m=7, d=2)
         return Request(parts, "float32", arrays={"key_lengths": 1 + np.arange(6).reshape(2, 3)})
 
-    yield case("MHA-MASK-12", "lengths of two batch axes", two_axes, features=("lengths",))
+    yield case("MHA-MASK-12", "lengths of two batch axes", two_axes, features=("lengths",), beside=("MHA-EXEC-12",))
     for length in (1, 6, 7, 100):
 
         def shared(length: int = length) -> Request:

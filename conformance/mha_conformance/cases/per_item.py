@@ -46,7 +46,7 @@ def bands() -> Iterator[Case]:
             return Request(parts, "float32", arrays={"query_offset": np.arange(6).reshape(2, 3)}, options=band)
 
         clause = "MHA-MASK-8" if name == "causal" else "MHA-MASK-10"
-        yield case(clause, f"{name}, positions of two batch axes", two_axes, features=(name, "offset"))
+        yield case(clause, f"{name}, positions of two batch axes", two_axes, features=(name, "offset"), beside=("MHA-EXEC-12",))
     for n, m, items in places:
         for name, band in {"causal": {"is_causal": True}, "window": {"window": (33, 1)}}.items():
 
