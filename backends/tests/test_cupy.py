@@ -18,7 +18,7 @@ from emulator.arrays import DEVICE
 from emulator.arrays import Array as FakeArray
 from fakes_cupy import DATA_TYPES
 
-from mha_core import BackendUnavailable, Dropout, Projections, Unsupported, bind
+from mha_core import BackendUnavailable, Projections, bind
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parent / "mha_backends" / "cupy" / "kernels"
@@ -483,14 +483,3 @@ def test_without_cupy_the_import_says_what_to_install():
 def test_fake_cublas_knows_the_same_types(backend_package):
     cublas = importlib.import_module("mha_backends.cupy.cublas")
     assert {kind: DATA_TYPES[code] for kind, code in cublas.DATA_TYPE.items()} == TYPES
-
-
-def test_dropout_is_not_claimed_and_refused_by_name(machine):
-    """At rate 0 there is nothing to drop, and nothing to refuse."""
-    q, k, v = (fake(x) for x in operands(np.random.default_rng(0)))
-    api = machine.api()
-    for function in (api.attention, api.explain):
-        with pytest.raises(Unsupported, match="dropout"):
-            function(q, k, v, dropout=Dropout(0.5, 7))
-    zero = api.attention(q, k, v, dropout=Dropout(0.0, 7))
-    assert np.array(zero).tobytes() == np.array(api.attention(q, k, v)).tobytes()

@@ -35,7 +35,7 @@ def cases() -> Iterator[Case]:
         if holds_arrays:
             yield two(f"{name}, in place", calls, used, 2 * at + 1, "in place")
     yield from remains()
-    yield case("MHA-EXEC-3", "a result outlives the next call", outlived)
+    yield case("MHA-EXEC-3", "a result outlives the next call", outlived, rule="history")
 
 
 def outlived() -> tuple[Request, ...]:

@@ -19,6 +19,8 @@ def why_not(case: Case) -> str:
         return f"{LIVE}library, memory and state are facts about a call"
     if any(request.target in ("vjp", "layer vjp") for request in case.make()):
         return f"{LIVE}gradients have no files yet"
+    if case.rule == "memory":
+        return f"{LIVE}how much memory a call holds is a fact about it"
     if case.clause == CONCURRENT:
         return f"{LIVE}calls at the same time"
     if "dropout" in case.features:
@@ -27,6 +29,8 @@ def why_not(case: Case) -> str:
         return f"{LIVE}a cache is filled in many calls, and packs and statistics are functions of this project"
     if any(request.layout != "contiguous" for request in case.make()):
         return f"{LIVE}a file has no strides"
+    if any("int" in kind and kind != "int64" for request in case.make() for kind in request.dtypes.values()):
+        return f"{LIVE}files hold integers as int64"
     if any(abs(i) > 2**53 for request in case.make() for i in _integers(request)):
         return f"{LIVE}integers beyond 2^53, which not every language holds"
     return ""
