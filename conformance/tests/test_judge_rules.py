@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mha_conformance.cases.case import Case, Request
+from mha_conformance.cases.linear import granted
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.rules import GRADED, RULES, ruled
 
@@ -433,3 +434,35 @@ def test_every_rule_of_a_case_is_one_of_these():
 
     assert set(RULES) | set(GRADED) == set(get_args(Rule))
     assert not set(RULES) & set(GRADED)
+
+
+# Memory and batch items.
+
+
+@pytest.mark.parametrize(("held", "holds"), [(3, True), (4, True), (5, False)])
+def test_what_is_held_beside_the_output_is_at_most_what_is_granted(held, holds):
+    """Beside the output's own bytes; a quarter of what is granted at a time."""
+    asked = request(channels=2)
+    room = granted(asked)
+    reply = answer(1, 1, facts={"held": held * room / 4 + 16})  # two numbers of 8 bytes came back
+    finding = found("memory", [asked], [reply])
+    assert finding.holds == holds and finding.ratio == held / 4
+    assert holds or "are granted" in finding.reason
+
+
+def test_who_holds_less_than_the_output_holds_nothing_beside_it():
+    assert found("memory", [request()], [answer(1, facts={"held": 0})]).ratio == 0
+
+
+def test_what_was_measured_must_be_the_answer_that_was_asked_for():
+    finding = found("memory", [request()], [answer(1, 1, facts={"held": 0})])
+    assert finding.reason == "output has shape (1, 1, 1, 2), expected (1, 1, 1, 1)"
+
+
+def test_items_one_behind_the_other_have_the_bits_of_the_whole():
+    one = request()
+    whole = replace(one, operands=tuple(np.repeat(x, 2, axis=0) for x in one.operands))
+    both = Reply("ok", np.ones((2, 1, 1, 1)))
+    assert found("same items", [whole, one, one], [both, answer(1), answer(1)]).holds
+    assert not found("same items", [whole, one, one], [both, answer(1), answer(1 + U)]).holds
+    assert not found("same items", [whole, one, one], [both, answer(1), Reply("ok", None)]).holds
