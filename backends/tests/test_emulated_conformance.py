@@ -143,7 +143,7 @@ FAULTS = {
     "MHA-MASK-13": ("p.key_segments_type) != row.segment", "p.key_segments_type) < row.segment"),
     "MHA-ATTN-3": ("bounded((real)p.scale *", "bounded((real)fabs(p.scale) *"),
     "MHA-ATTN-6": ("O[c], weights, b[0], b[1]", "O[c], weights, b[1], b[0]"),
-    "MHA-ATTN-10": ("s = cap * tanh(s / cap);", "s = tanh(s / cap);"),
+    "MHA-ATTN-10": ("const real t = tanh(s / cap);", "const real t = tanh(s / cap) / cap;"),
     "MHA-ATTN-11": ("s += bias_of", "s -= bias_of"),
     "MHA-ATTN-12": ("if (sink != hidden) total +=", "if (sink == hidden) total +="),
     "MHA-HEAD-2": ("row.h / (p.heads / p.kv_heads)", "row.h % p.kv_heads"),

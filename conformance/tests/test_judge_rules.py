@@ -6,11 +6,15 @@ from math import log
 import numpy as np
 import pytest
 
+from mha_backends import reference
 from mha_conformance.cases.case import Case, Request
 from mha_conformance.cases.linear import granted
+from mha_conformance.judge.hypothesis import ZEROS
+from mha_conformance.judge.judge import judge
 from mha_conformance.judge.reply import Reply
 from mha_conformance.judge.rules import GRADED, RULES, ruled
 
+ALL = reference.create().claims
 U = 2.0**-24
 """The unit roundoff of float32."""
 B, B_LSE, B_WEIGHTS = 30 * U, (10 + 6 * (1 + 2 * log(2))) * U, 12 * U
@@ -466,3 +470,21 @@ def test_items_one_behind_the_other_have_the_bits_of_the_whole():
     assert found("same items", [whole, one, one], [both, answer(1), answer(1)]).holds
     assert not found("same items", [whole, one, one], [both, answer(1), answer(1 + U)]).holds
     assert not found("same items", [whole, one, one], [both, answer(1), Reply("ok", None)]).holds
+
+
+def test_what_was_held_and_granted_is_told_in_mebibytes():
+    """1.5 and 1.75 of them: both are told as 2."""
+    n = 7 * 2**17  # with two keys, 1.75 MiB are granted
+    asked = rows(n)
+    assert granted(asked) == 7 * 2**18
+    reply = Reply("ok", np.ones((1, 1, n, 1)), facts={"held": 8 * n + 2**21 + 2**19})
+    words = "it held 2 MiB beside inputs and output, where 2 MiB are granted"
+    assert found("memory", [asked], [reply]).reason == words
+
+
+def test_only_a_comparison_with_the_truth_is_explained_by_a_known_fault():
+    """Two answers to one call that are not the same bits are that, though one of them is zero."""
+    asked = case("same bits", request(), request())
+    found = judge(asked, [answer(0), answer(U)], ALL)
+    assert (found.status, found.hypothesis) == ("FAIL", "")
+    assert judge(case("bound", request()), [answer(0)], ALL).hypothesis.startswith(ZEROS)
