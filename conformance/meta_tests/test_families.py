@@ -91,9 +91,19 @@ ALONE = {
 """By family: a saboteur that it alone catches, and the case of level full that does where the family has none at level core."""
 
 
+ELSEWHERE = {
+    "emptiness": "what its saboteurs break, `empty_results` and `hiders` show in smaller cases",
+    "broadcasting": "what its saboteurs break, `pairs` and `per_item` show in smaller cases",
+    "far_numbers": "what its saboteurs break, `constants` shows in smaller cases",
+    "linear": "its cases stand at level full, and the stranger that they catch in conformance/tests/test_memory_claim.py",
+}
+"""Families that the table does not name, because a smaller case of another one comes first; that each is needed is not shown."""
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_catches_a_saboteur(family):
-    assert (family in {BELONGS[case] for case in CAUGHT_BY}) != (family in ALONE)
+    caught = family in {BELONGS[case] for case in CAUGHT_BY}
+    assert (caught or family in ALONE) != (family in ELSEWHERE)
 
 
 @pytest.mark.parametrize("family", ALONE)
@@ -110,6 +120,6 @@ def test_a_family_alone_catches_its_saboteur(family):
     assert verdict.status in FAILING
 
 
-@pytest.mark.parametrize("rule", [*RULES, *GRADED])
+@pytest.mark.parametrize("rule", [*(rule for rule in RULES if rule != "memory"), *GRADED])  # memory is asked at level full
 def test_a_rule_catches_a_saboteur(rule):
     assert rule in {RULE[case] for case in CAUGHT_BY}

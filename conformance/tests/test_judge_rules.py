@@ -473,12 +473,12 @@ def test_items_one_behind_the_other_have_the_bits_of_the_whole():
 
 
 def test_what_was_held_and_granted_is_told_in_mebibytes():
-    """1.5 and 1.75 of them: both are told as 2."""
+    """2.75 and 1.75 of them are told as 3 and 2."""
     n = 7 * 2**17  # with two keys, 1.75 MiB are granted
     asked = rows(n)
     assert granted(asked) == 7 * 2**18
-    reply = Reply("ok", np.ones((1, 1, n, 1)), facts={"held": 8 * n + 2**21 + 2**19})
-    words = "it held 2 MiB beside inputs and output, where 2 MiB are granted"
+    reply = Reply("ok", np.ones((1, 1, n, 1)), facts={"held": 8 * n + 11 * 2**18})
+    words = "it held 3 MiB beside inputs and output, where 2 MiB are granted"
     assert found("memory", [asked], [reply]).reason == words
 
 
